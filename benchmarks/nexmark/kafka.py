@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.nexmark.scripts import WATERMARK
 from tidegate.connectors.generator.nexmark import TABLES
-from tidegate.connectors.kafka.client import ANSWER_SECONDS, Connection, Topics
+from tidegate.connectors.kafka.client import RESPONSE_TIMEOUT_S, Connection, Topics
 
 _PARTITIONS = 2
 _QUEUED = 100_000
@@ -54,7 +54,7 @@ def temporary_topics(stored: Path, brokers: str) -> Iterator[KafkaEvents]:
     finally:
         for future in topics.admin.delete_topics(names).values():
             with contextlib.suppress(Exception):
-                future.result(ANSWER_SECONDS)
+                future.result(RESPONSE_TIMEOUT_S)
 
 
 def _create(admin: Any, names: list[str], connection: Connection) -> None:
@@ -63,9 +63,9 @@ def _create(admin: Any, names: list[str], connection: Connection) -> None:
 
     try:
         for future in admin.create_topics([NewTopic(name, _PARTITIONS) for name in names]).values():
-            future.result(ANSWER_SECONDS)
+            future.result(RESPONSE_TIMEOUT_S)
     except KafkaException as error:
-        raise connection.away(error.args[0]) from None
+        raise connection.unavailable(error.args[0]) from None
 
 
 def _send(connection: Connection, folder: Path, topic: str) -> None:
@@ -95,4 +95,4 @@ def _send(connection: Connection, folder: Path, topic: str) -> None:
 
 def _flush(producer: Any, failed: list[Any], connection: Connection) -> None:
     if producer.flush(60) or failed:
-        raise connection.away(failed[0] if failed else "the events were not acknowledged")
+        raise connection.unavailable(failed[0] if failed else "the events were not acknowledged")

@@ -34,7 +34,7 @@ def test_queries_emit_the_same_number_of_rows_from_kafka_as_from_files(
 def test_an_unavailable_broker_is_named_in_the_error(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.connectors.kafka.client.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("tidegate.connectors.kafka.client.RESPONSE_TIMEOUT_S", 0.5)
     with (
         pytest.raises(SystemUnavailable, match=r"127\.0\.0\.1:1"),
         kafka.temporary_topics(tmp_path_factory.mktemp("events"), "127.0.0.1:1"),

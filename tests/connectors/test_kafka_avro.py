@@ -1,4 +1,4 @@
-"""Records in Avro, against the encoder and decoder of fastavro: no Spark, no broker."""
+"""Avro records compared with fastavro, and the schema registry. No Spark, no broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from tests.support.compiling import compile_text
 from tests.support.registry import PASSWORD, USER, FakeRegistry, running
 from tidegate.connectors.kafka.avro import (
-    GONE,
+    DELETED,
     KEY,
     AvroDecoder,
     AvroEncoder,
@@ -68,7 +68,7 @@ def decoded(schema: str, own: pa.Schema, *rows: dict[str, Any]) -> list[Any]:
 # Reading
 
 
-def test_values_become_what_json_has_for_the_type_of_their_column() -> None:
+def test_converts_values_to_the_json_that_their_column_is_read_from() -> None:
     schema = record(
         n="int", x="double", f="float", s=["null", "string"], b="boolean", raw="bytes",
         at={"type": "long", "logicalType": "timestamp-micros"},
@@ -107,13 +107,13 @@ def test_values_become_what_json_has_for_the_type_of_their_column() -> None:
     }  # fmt: skip
 
 
-def test_numbers_that_are_none_stay_what_they_are() -> None:
+def test_keeps_nan_and_infinity() -> None:
     schema, own = record(x="double"), columns(x="DOUBLE")
     found = [row["x"] for row in decoded(schema, own, *({"x": x} for x in (math.nan, math.inf)))]
     assert math.isnan(found[0]) and found[1] == math.inf
 
 
-def test_what_is_no_record_says_why_and_the_others_are_read() -> None:
+def test_explains_malformed_records_and_reads_the_others() -> None:
     good, other = encoded(BIDS, {"id": 1}, {"id": 300})
     texts, reasons = AvroDecoder(columns(id="BIGINT"), BIDS, None).texts(
         [good, b"", other[:-1], good + b"x", other]
@@ -121,56 +121,56 @@ def test_what_is_no_record_says_why_and_the_others_are_read() -> None:
     assert [json.loads(texts[place]) for place in (0, 4)] == [{"id": 1}, {"id": 300}]
     assert reasons == [
         None,
-        "not a record of the Avro schema",
-        "not a record of the Avro schema",
-        "bytes after the record of the Avro schema",
+        "the record does not match the Avro schema",
+        "the record does not match the Avro schema",
+        "there are bytes after the end of the Avro record",
         None,
     ]
-    assert texts[3] == b"avro 0278", "its bytes can be read in the dead letters, and are no JSON"
+    assert texts[3] == b"avro 0278", "not JSON, and dead letters show the bytes"
 
 
 @pytest.mark.parametrize(
     ("field", "kind", "reason"),
     [
-        ("long", "TIMESTAMP", "v is a timestamp, and in the Avro schema long"),
-        (["null", "long"], "TIMESTAMP", "v is a timestamp, and in the Avro schema long"),
+        ("long", "TIMESTAMP", "v is a timestamp, but long in the Avro schema"),
+        (["null", "long"], "TIMESTAMP", "v is a timestamp, but long in the Avro schema"),
         (
             {"type": "long", "logicalType": "timestamp-nanos"},
             "TIMESTAMP",
-            "v is a timestamp, and in the Avro schema timestamp-nanos",
+            "v is a timestamp, but timestamp-nanos in the Avro schema",
         ),
-        ("int", "DATE", "v is a date, and in the Avro schema int"),
+        ("int", "DATE", "v is a date, but int in the Avro schema"),
         ("bytes", "STRING", "v is bytes in the Avro schema: declare it as BINARY"),
-        ("string", "BINARY", "v is BINARY, and in the Avro schema string"),
+        ("string", "BINARY", "v is BINARY, but string in the Avro schema"),
         (
             {"type": "array", "items": "string"},
             "ARRAY<BINARY>",
-            "v is BINARY, and in the Avro schema string",
+            "v is BINARY, but string in the Avro schema",
         ),
         (
             {"type": "map", "values": {"type": "array", "items": "long"}},
             "MAP<STRING, ARRAY<DATE>>",
-            "v is a date, and in the Avro schema long",
+            "v is a date, but long in the Avro schema",
         ),
         (
             {"type": "record", "name": "w", "fields": [{"name": "At", "type": "long"}]},
             "STRUCT<at: TIMESTAMP>",
-            "v.At is a timestamp, and in the Avro schema long",
+            "v.At is a timestamp, but long in the Avro schema",
         ),
         ("string", "TIMESTAMP", None),
         ({"type": "string"}, "STRING", None),
     ],
 )
-def test_what_json_would_hide_is_told_by_the_schema(
+def test_checks_the_schema_for_types_that_json_would_hide(
     field: Any, kind: str, reason: str | None
 ) -> None:
-    """A number would be seconds, a text would be taken for base64."""
+    """Spark would read a number as seconds, and a text as base64."""
     decoder = AvroDecoder(columns(v=kind), record(v=field), None)
     _, (found,) = decoder.texts([b"\0"])
     assert found == reason
 
 
-def test_a_type_that_is_used_twice_by_its_name_is_judged_twice() -> None:
+def test_checks_a_named_type_at_each_use() -> None:
     raw = {"type": "fixed", "name": "raw", "size": 1}
     decoder = AvroDecoder(columns(a="BINARY", b="STRING"), record(a=raw, b="raw"), None)
     assert decoder.texts([b"xy"])[1] == ["b is fixed in the Avro schema: declare it as BINARY"]
@@ -179,7 +179,7 @@ def test_a_type_that_is_used_twice_by_its_name_is_judged_twice() -> None:
 # A registry
 
 
-def test_each_record_is_read_by_the_schema_that_it_names(registry: FakeRegistry) -> None:
+def test_reads_each_record_with_the_schema_of_its_id(registry: FakeRegistry) -> None:
     wide = record(id="long", name="string")
     one, two = registry.add(BIDS), registry.add(wide)
     values = [
@@ -194,45 +194,49 @@ def test_each_record_is_read_by_the_schema_that_it_names(registry: FakeRegistry)
     texts, reasons = decoder.texts(values)
     read = [json.loads(text) for text in texts[:3]]
     assert read == [{"id": 1}, {"id": 2, "name": "b"}, {"id": 3}]
-    strange = "the record does not begin with the number of a schema"
-    assert reasons == [None] * 3 + ["the registry has no schema 9", strange, strange]
-    asked = len(registry.asked)
+    no_id = "the record does not begin with a schema ID"
+    assert reasons == [None] * 3 + ["the registry has no schema 9", no_id, no_id]
+    requests = len(registry.asked)
     decoder.texts(values[:3])
-    assert len(registry.asked) == asked, "what a number stands for is asked once"
+    assert len(registry.asked) == requests, "schemas are cached"
 
 
-def test_a_schema_of_another_kind_stops_the_source(registry: FakeRegistry) -> None:
+def test_rejects_schemas_that_are_not_plain_avro(registry: FakeRegistry) -> None:
     numbers = [
         registry.add("message m {}", schemaType="PROTOBUF"),
         registry.add(BIDS, references=[{"name": "x"}]),
     ]
     decoder = AvroDecoder(columns(id="BIGINT"), None, Registry("s", registry.url))
-    for number, why in zip(numbers, ("is of the type PROTOBUF", "refers to others"), strict=True):
+    for number, why in zip(
+        numbers, ("has the type PROTOBUF", "refers to other schemas"), strict=True
+    ):
         with pytest.raises(RunError, match=why):
             decoder.texts([b"\0" + number.to_bytes(4, "big")])
 
 
-def test_a_registry_that_is_away_is_waited_for_and_nothing_shows_the_password(
+def test_retries_an_unavailable_registry_and_never_shows_the_password(
     registry: FakeRegistry,
 ) -> None:
-    known = Registry("the source s", registry.url, USER, PASSWORD)
+    client = Registry("the source s", registry.url, USER, PASSWORD)
     registry.needs_login = True
-    number = known.register("topic/1-value", BIDS)
-    assert known.schema(number) == BIDS and registry.subjects == {"topic/1-value": [number]}
-    assert PASSWORD not in repr(known)
-    with pytest.raises(RunError, match="not let in") as rejected:
-        replace(known, password="other").schema(number)
+    number = client.register("topic/1-value", BIDS)
+    assert client.schema(number) == BIDS and registry.subjects == {"topic/1-value": [number]}
+    assert PASSWORD not in repr(client)
+    with pytest.raises(RunError, match="rejected the login of the source s") as rejected:
+        replace(client, password="other").schema(number)
     assert rejected.value.code == "TG-512"
     for code, kind in ((503, SystemUnavailable), (409, RunError)):
         registry.code = code
         with pytest.raises(kind) as failed:
-            known.register("t-value", BIDS)
+            client.register("t-value", BIDS)
         assert str(code) in str(failed.value) and PASSWORD not in str(failed.value)
     registry.shutdown()
     registry.server_close()
-    with pytest.raises(SystemUnavailable, match="cannot reach the registry http://127") as away:
-        known.schema(number)
-    assert PASSWORD not in str(away.value)
+    with pytest.raises(
+        SystemUnavailable, match="cannot reach the registry http://127"
+    ) as unavailable:
+        client.schema(number)
+    assert PASSWORD not in str(unavailable.value)
 
 
 def test_does_not_follow_redirects_of_a_registry(registry: FakeRegistry) -> None:
@@ -245,8 +249,8 @@ def test_does_not_follow_redirects_of_a_registry(registry: FakeRegistry) -> None
         assert other.asked == []
 
 
-def test_a_registry_that_is_none_is_told(registry: FakeRegistry) -> None:
-    with pytest.raises(RunError, match="does not know how to register"):
+def test_reports_a_url_that_is_not_a_registry(registry: FakeRegistry) -> None:
+    with pytest.raises(RunError, match="does not support registering schemas"):
         Registry("s", f"{registry.url}/somewhere").register("t-value", BIDS)
 
 
@@ -255,10 +259,12 @@ def test_a_registry_that_is_none_is_told(registry: FakeRegistry) -> None:
 
 def table(own: pa.Schema, rows: list[dict[str, Any]], gone: list[bool]) -> pa.Table:
     whole = pa.Table.from_pylist(rows, own)
-    return whole.append_column(KEY, pa.array(["k"] * len(rows))).append_column(GONE, pa.array(gone))
+    return whole.append_column(KEY, pa.array(["k"] * len(rows))).append_column(
+        DELETED, pa.array(gone)
+    )
 
 
-def test_rows_are_written_so_that_fastavro_and_the_source_read_them() -> None:
+def test_writes_rows_that_fastavro_and_the_source_read() -> None:
     own = columns(
         n="SMALLINT", i="BIGINT", x="DOUBLE", f="FLOAT", b="BOOLEAN", s="STRING", raw="BINARY",
         at="TIMESTAMP", local="TIMESTAMP_NTZ", day="DATE", price="DECIMAL(10,2)",
@@ -284,7 +290,7 @@ def test_rows_are_written_so_that_fastavro_and_the_source_read_them() -> None:
     assert reasons == [None, None] and json.loads(texts[1]) == empty
 
 
-def test_a_record_of_a_registry_begins_with_the_number_of_its_schema() -> None:
+def test_begins_records_with_their_schema_id() -> None:
     own = columns(id="BIGINT")
     text = json.dumps(avro_schema("t", own))
     (value,) = AvroEncoder(text, 258).values(table(own, [{"id": 1}], [False]))
@@ -292,14 +298,14 @@ def test_a_record_of_a_registry_begins_with_the_number_of_its_schema() -> None:
     assert value[5:] == AvroEncoder(text, None).values(table(own, [{"id": 1}], [False]))[0]
 
 
-def test_times_that_python_has_no_years_for_are_written() -> None:
+def test_writes_times_after_the_year_9999() -> None:
     own = columns(at="TIMESTAMP", day="DATE")
     rows = pa.table(
         {
             "at": pa.array([2**62], pa.int64()).cast(own.field("at").type),
             "day": pa.array([10_000_000], pa.int32()).cast(pa.date32()),
             KEY: pa.array(["k"]),
-            GONE: pa.array([False]),
+            DELETED: pa.array([False]),
         }
     )
     plain = json.dumps(
@@ -316,18 +322,18 @@ def test_times_that_python_has_no_years_for_are_written() -> None:
     ("name", "kind", "why"),
     [
         ("v", "MAP<BIGINT, STRING>", "v is a MAP whose keys are not STRING"),
-        ("what now", "BIGINT", "'what now' is no name in Avro"),
-        ("v", "STRUCT<`a b`: INT>", "'a b' is no name in Avro"),
+        ("not valid", "BIGINT", "'not valid' is not a valid name in Avro"),
+        ("v", "STRUCT<`a b`: INT>", "'a b' is not a valid name in Avro"),
         ("v", "VARIANT", "type VARIANT"),
     ],
 )
-def test_what_avro_cannot_hold_is_rejected(name: str, kind: str, why: str) -> None:
+def test_rejects_columns_that_avro_cannot_represent(name: str, kind: str, why: str) -> None:
     wrong = unwritable({"format": "avro"}, (("id", "BIGINT"), (name, kind)))
     assert wrong is not None and why in wrong
     assert unwritable({"format": "json"}, ((name, kind),)) is None
 
 
-def test_a_login_in_the_address_of_a_registry_is_rejected_and_not_shown() -> None:
+def test_rejects_a_login_in_the_registry_url_without_showing_it() -> None:
     compiled = compile_text(
         "CREATE SOURCE s (id BIGINT) WITH (connector = 'kafka', topic = 't', brokers = 'b:1', "
         "format = 'avro', registry_url = 'http://alice:hunter2@host');"

@@ -1,4 +1,4 @@
-"""Clients of Kafka that never answer: nobody waits for them for ever. No broker is needed."""
+"""Kafka clients that do not respond: calls end with an error. No broker is needed."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from tidegate.connectors.base import EpochId
-from tidegate.connectors.kafka import client as kafka_topics
-from tidegate.connectors.kafka import reader as kafka_tasks
+from tidegate.connectors.kafka import client as kafka_client
+from tidegate.connectors.kafka import reader as kafka_reader
 from tidegate.connectors.kafka import transactions as kafka_transactions
 from tidegate.connectors.kafka.client import ClientErrors, Connection, Topics
 from tidegate.connectors.kafka.reader import KafkaReader
-from tidegate.connectors.kafka.transactions import Marker, Transactions
+from tidegate.connectors.kafka.transactions import TopicMarker, Transactions
 from tidegate.errors import RunError, SystemUnavailable
 
 CONNECTION = Connection("the sink s", "b:9092", {"bootstrap.servers": "b:9092"})
 PART = [0, "t", 0, 5, 7, 0]
-MARKER = Marker(EpochId(0, 0), "me")
+MARKER = TopicMarker(EpochId(0, 0), "me")
 
 
 def message(offset: int, code: int | None = None) -> Message:
-    """A record, or what a consumer tells instead of one."""
+    """Return a record, or the error that a consumer returns instead of one."""
     error = None if code is None else KafkaError(code)
     return Message(topic="t", partition=0, offset=offset, value=b"{}", error=error)
 
 
 class Consumer:
-    """Consumers made one after the other take one script each: what each call gives."""
+    """A consumer whose `consume` calls a script. Consecutive consumers take consecutive scripts."""
 
     scripts: Iterator[Callable[[], list[Message]]]
 
@@ -55,15 +55,15 @@ class Consumer:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Consumers with these scripts; whoever hears nothing for a moment gives up."""
-    monkeypatch.setattr(kafka_tasks, "_consumers", {})
-    monkeypatch.setattr(kafka_tasks, "_SILENT_SECONDS", 0.02)
+    """Replace consumers by scripted ones. Readers fail after a moment of silence."""
+    monkeypatch.setattr(kafka_reader, "_consumers", {})
+    monkeypatch.setattr(kafka_reader, "_SILENCE_TIMEOUT_S", 0.02)
     monkeypatch.setattr(confluent_kafka, "Consumer", Consumer)
 
-    def give(*scripts: Callable[[], list[Message]]) -> None:
+    def install(*scripts: Callable[[], list[Message]]) -> None:
         monkeypatch.setattr(Consumer, "scripts", iter(scripts), raising=False)
 
-    return give
+    return install
 
 
 def silent() -> list[Message]:
@@ -75,24 +75,24 @@ def read() -> int:
     return sum(count for _, count in KafkaReader(CONNECTION, ()).read([PART]))
 
 
-def test_a_consumer_that_fell_silent_is_not_asked_again(scripted: Callable[..., None]) -> None:
-    """It outlives its tasks: the epoch that is cut anew would wait for it again, for ever."""
+def test_replaces_a_silent_consumer(scripted: Callable[..., None]) -> None:
+    """It is cached for later tasks, so the next attempt of the epoch would wait for it again."""
     scripted(silent, lambda: [message(5), message(6)])
     with pytest.raises(SystemUnavailable, match="silent"):
         read()
     assert read() == 2
 
 
-def test_who_only_complains_is_silent_and_ends_no_range(scripted: Callable[..., None]) -> None:
-    left = [200]
+def test_errors_do_not_count_as_a_response(scripted: Callable[..., None]) -> None:
+    remaining = [200]
 
-    def complain() -> list[Message]:
+    def fail() -> list[Message]:
         time.sleep(0.005)
-        left[0] -= 1
-        assert left[0], "it is asked for ever"
+        remaining[0] -= 1
+        assert remaining[0], "it is polled forever"
         return [message(1000, KafkaError.UNKNOWN_TOPIC_OR_PART)]
 
-    scripted(complain)
+    scripted(fail)
     with pytest.raises(SystemUnavailable, match="silent"):
         read()
 
@@ -105,15 +105,15 @@ def test_the_end_of_a_partition_ends_a_range_without_records(
 
 
 class Producer:
-    """Does all it is asked; `stuck` is the call that never returns, `failing` one that fails."""
+    """Accepts all calls. The call `stuck` never returns, and the call `failing` fails."""
 
     def __init__(self, stuck: str = "", failing: str = "") -> None:
         self.stuck, self.failing = stuck, failing
         self.calls: list[tuple[str, Any]] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*given: Any, timeout: float | None = None) -> int:
-            self.calls.append((name, given[-1] if given else timeout))
+        def call(*arguments: Any, timeout: float | None = None) -> int:
+            self.calls.append((name, arguments[-1] if arguments else timeout))
             if name == self.stuck:
                 threading.Event().wait()
             if name == self.failing:
@@ -130,27 +130,27 @@ class Group:
 
 
 def transactions(producer: Producer) -> Transactions:
-    made = Transactions(CONNECTION, "name", "t", 60_000_000)
-    made.producer, made.consumer = producer, Group()
-    return made
+    opened = Transactions(CONNECTION, "name", "t", 60_000_000)
+    opened.producer, opened.consumer = producer, Group()
+    return opened
 
 
-def finishes(work: Callable[[], None]) -> BaseException | None:
-    """How a call ends that must end."""
-    ended: list[BaseException | None] = []
+def outcome(work: Callable[[], None]) -> BaseException | None:
+    """Return how a call ended; fail if it does not end."""
+    outcomes: list[BaseException | None] = []
 
     def run() -> None:
         try:
             work()
-            ended.append(None)
+            outcomes.append(None)
         except BaseException as error:
-            ended.append(error)
+            outcomes.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(20)
-    assert ended, "it waits for ever"
-    return ended[0]
+    assert outcomes, "it does not return"
+    return outcomes[0]
 
 
 @pytest.mark.parametrize(
@@ -162,21 +162,21 @@ def finishes(work: Callable[[], None]) -> BaseException | None:
         ("abort_transaction", "send_offsets_to_transaction"),
     ],
 )
-def test_a_producer_that_never_returns_is_left_alone(
+def test_abandons_a_producer_whose_call_does_not_return(
     monkeypatch: pytest.MonkeyPatch, stuck: str, failing: str
 ) -> None:
-    for name in ("_COORDINATOR_SECONDS", "ANSWER_SECONDS", "_GRACE_SECONDS"):
+    for name in ("_COORDINATOR_TIMEOUT_S", "RESPONSE_TIMEOUT_S", "_GRACE_S"):
         monkeypatch.setattr(kafka_transactions, name, 0.02)
-    made = transactions(Producer(stuck, failing))
-    error = finishes(lambda: made.write([], MARKER))
-    assert isinstance(error, SystemUnavailable) and not made.is_open
+    opened = transactions(Producer(stuck, failing))
+    error = outcome(lambda: opened.write([], MARKER))
+    assert isinstance(error, SystemUnavailable) and not opened.is_open
 
 
 @pytest.mark.parametrize(("rows", "seconds"), [([], 20.0), ([(None, b"v")], 60.0)])
-def test_rows_may_take_as_long_as_their_transaction_and_a_marker_may_not(
+def test_only_records_may_take_as_long_as_the_transaction(
     rows: list[tuple[None, bytes]], seconds: float
 ) -> None:
-    """Every sink marks when it is opened: a coordinator that is gone would hold it for minutes."""
+    """A sink writes its marker when it is opened, and must not wait minutes for a coordinator."""
     producer = Producer()
     transactions(producer).write(rows, MARKER)
     waits = dict(producer.calls)
@@ -184,34 +184,32 @@ def test_rows_may_take_as_long_as_their_transaction_and_a_marker_may_not(
     assert waits["commit_transaction"] == seconds
 
 
-def test_an_answer_that_never_comes_is_a_broker_that_is_away(
+def test_a_missing_response_means_an_unavailable_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kafka_topics, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_client, "RESPONSE_TIMEOUT_S", 0.01)
     topics = Topics.__new__(Topics)
-    topics.connection, topics.complaints = CONNECTION, ClientErrors(CONNECTION)
+    topics.connection, topics.client_errors = CONNECTION, ClientErrors(CONNECTION)
     topics.admin = Producer()  # type: ignore[assignment]
     with pytest.raises(SystemUnavailable, match="cannot reach the brokers b:9092"):
         topics._result(Future())
 
 
 @pytest.mark.parametrize("seconds", [1, 10, 60])
-def test_a_transaction_may_be_as_short_as_its_option_allows(
-    monkeypatch: pytest.MonkeyPatch, seconds: int
-) -> None:
-    """The client wants no answer to take longer than a transaction."""
-    monkeypatch.setattr(kafka_transactions, "_COORDINATOR_SECONDS", 0.01)
-    nobody = Connection(
+def test_accepts_a_short_transaction_timeout(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """The client requires that a response takes no longer than a transaction."""
+    monkeypatch.setattr(kafka_transactions, "_COORDINATOR_TIMEOUT_S", 0.01)
+    unreachable = Connection(
         "the sink s", "127.0.0.1:1", {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     )
     with pytest.raises(SystemUnavailable):
-        Transactions(nobody, "name", "t", seconds * 1_000_000).open()
+        Transactions(unreachable, "name", "t", seconds * 1_000_000).open()
 
 
 @pytest.mark.parametrize("failing", ["init_transactions", "committed"])
 def test_does_not_write_after_opening_failed(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     """Without the marker it is unknown whether the topic has the epoch already."""
-    for name in ("_COORDINATOR_SECONDS", "ANSWER_SECONDS"):
+    for name in ("_COORDINATOR_TIMEOUT_S", "RESPONSE_TIMEOUT_S"):
         monkeypatch.setattr(kafka_transactions, name, 0.02)
     client = Producer(failing=failing)
     for name in ("Producer", "Consumer"):
@@ -227,8 +225,8 @@ def unavailable(_: dict[str, Any]) -> Any:
     raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def test_the_reason_counts_even_if_the_client_tells_it_late() -> None:
-    """A row that is rejected spoils the transaction; calls fail before the row is told."""
+def test_reports_a_delivery_error_that_arrives_late() -> None:
+    """A rejected record fails the transaction, and calls fail before its error arrives."""
 
     class Late(Producer):
         def send_offsets_to_transaction(self, *_: Any) -> None:
@@ -236,9 +234,9 @@ def test_the_reason_counts_even_if_the_client_tells_it_late() -> None:
 
         def poll(self, _: float) -> int:
             if ("begin_transaction", None) in self.calls and len(self.calls) > 2:
-                made._undelivered(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
+                opened._on_delivery_error(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
             return 0
 
-    made = transactions(Late())
-    with pytest.raises(RunError, match="a row that the topic t does not take"):
-        made.write([(None, b"v"), (None, b"w")], MARKER)
+    opened = transactions(Late())
+    with pytest.raises(RunError, match="the topic t rejected a record of the sink s"):
+        opened.write([(None, b"v"), (None, b"w")], MARKER)

@@ -37,18 +37,18 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for a broker that is away gives up soon, and tries again as often as ever."""
-    from tidegate.connectors.kafka import client as kafka_topics
+    """Shorten the timeouts for brokers that do not respond. Retries are as frequent as always."""
+    from tidegate.connectors.kafka import client as kafka_client
     from tidegate.connectors.kafka import transactions as kafka_transactions
 
-    monkeypatch.setattr(kafka_topics, "ANSWER_SECONDS", 3.0)
-    monkeypatch.setattr(kafka_transactions, "ANSWER_SECONDS", 3.0)
-    monkeypatch.setattr(kafka_transactions, "_COORDINATOR_SECONDS", 5.0)
+    monkeypatch.setattr(kafka_client, "RESPONSE_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(kafka_transactions, "RESPONSE_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(kafka_transactions, "_COORDINATOR_TIMEOUT_S", 5.0)
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Whoever kills it starts it again."""
+    """Return a broker that all tests share. A test that kills it must start it again."""
     from tests.real.kafka import Broker
 
     running = Broker(tmp_path_factory.mktemp("kafka"))

@@ -27,7 +27,7 @@ listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.secu
 
 
 class Broker(systems.Broker):
-    """A broker that tests fill, read and disturb; it also lets in whoever has a password."""
+    """A broker that tests fill, read and kill. It has a second listener that requires a login."""
 
     def _settings(self) -> str:
         plain = f"listeners=PLAINTEXT://{self.brokers}"
@@ -39,7 +39,7 @@ class Broker(systems.Broker):
     def sasl_brokers(self) -> str:
         return f"127.0.0.1:{self.spare_port}"
 
-    # What tests do with it
+    # Operations of tests
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.brokers, "log_level": 0})
@@ -53,7 +53,7 @@ class Broker(systems.Broker):
         return topic
 
     def _until_led(self, topic: str) -> None:
-        """A topic that was just created has no leader for a moment."""
+        """Wait until a topic has leaders: a new topic has none for a moment."""
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -73,7 +73,7 @@ class Broker(systems.Broker):
         admin.delete_topics([topic])[topic].result(30)
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """Retention, at once."""
+        """Delete the records before an offset, as retention would."""
         admin = self.admin()
         place = TopicPartition(topic, partition, offset)
         admin.delete_records([place])[place].result(30)
@@ -93,7 +93,7 @@ class Broker(systems.Broker):
     def produce_in_transaction(
         self, topic: str, values: Sequence[str | bytes | None], partition: int, commit: bool
     ) -> None:
-        """What another transactional producer does; without a commit nobody may see it."""
+        """Produce records in a transaction, and commit or abort it."""
         name = f"other-{uuid.uuid4().hex}"
         producer = Producer({"bootstrap.servers": self.brokers, "transactional.id": name})
         producer.init_transactions(60)
@@ -107,7 +107,7 @@ class Broker(systems.Broker):
         self.settle(topic)
 
     def settle(self, topic: str) -> None:
-        """Wait for markers of transactions: they are written behind the back of their producer."""
+        """Wait until no transaction is open. Brokers write the markers after the commit returns."""
         admin = self.admin()
         deadline = time.monotonic() + 60
         while self._ends(admin, topic, True) != self._ends(admin, topic, False):
@@ -116,13 +116,13 @@ class Broker(systems.Broker):
 
     def _ends(self, admin: AdminClient, topic: str, committed: bool) -> list[int]:
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-        known = admin.list_topics(topic, timeout=30).topics[topic].partitions
-        asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in known}
-        found = admin.list_offsets(asked, isolation_level=levels[0 if committed else 1])
-        return [future.result(30).offset for _, future in sorted(found.items())]
+        partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+        request = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        futures = admin.list_offsets(request, isolation_level=levels[0 if committed else 1])
+        return [future.result(30).offset for _, future in sorted(futures.items())]
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Message]:
-        """All messages of a topic, partition by partition."""
+        """Return all messages of a topic, ordered by partition and offset."""
         if isolation == "read_committed":
             self.settle(topic)
         consumer = Consumer(
@@ -135,28 +135,28 @@ class Broker(systems.Broker):
             }
         )
         try:
-            known = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-            consumer.assign([TopicPartition(topic, number, 0) for number in known])
-            found: list[Message] = []
-            open_ends = set(known)
+            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            messages: list[Message] = []
+            open_partitions = set(partitions)
             deadline = time.monotonic() + 60
-            while open_ends:
+            while open_partitions:
                 assert time.monotonic() < deadline, f"{topic} has no end"
                 for message in consumer.consume(1000, 0.5):
                     error = message.error()
                     if error is None:
-                        found.append(Message(message))
+                        messages.append(Message(message))
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        open_ends.discard(message.partition())
+                        open_partitions.discard(message.partition())
                     else:
                         raise KafkaException(error)
-            return sorted(found, key=lambda item: (item.partition, item.offset))
+            return sorted(messages, key=lambda item: (item.partition, item.offset))
         finally:
             consumer.close()
 
 
 class Message:
-    """A message as tests compare it."""
+    """The parts of a message that tests compare."""
 
     def __init__(self, message: Any) -> None:
         self.partition, self.offset = message.partition(), message.offset()
@@ -172,14 +172,14 @@ def _produce_all(
     keys: Sequence[str | bytes | None] | None,
     more: Mapping[str, Any],
 ) -> None:
-    failed: list[Any] = []
+    errors: list[Any] = []
 
-    def told(error: Any, _: Any) -> None:
+    def on_delivery(error: Any, _: Any) -> None:
         if error is not None:
-            failed.append(error)
+            errors.append(error)
 
     for key, value in zip(keys or [None] * len(values), values, strict=True):
-        producer.produce(topic, value, key, partition, on_delivery=told, **more)
+        producer.produce(topic, value, key, partition, on_delivery=on_delivery, **more)
         producer.poll(0)
     producer.flush(60)
-    assert not failed, failed[0]
+    assert not errors, errors[0]

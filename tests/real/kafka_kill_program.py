@@ -1,4 +1,4 @@
-"""Kafka to a window to Kafka, which runs until it is killed, or to its end.
+"""A pipeline from Kafka through a window to Kafka. It runs until it is killed, or to its end.
 
 python kafka_kill_program.py DATA_DIR BROKERS TOPIC [--until-end] [--kill RECORDS]
 """
@@ -28,14 +28,14 @@ CREATE SINK cheap_again FROM cheap WITH (connector = 'kafka', topic = '{topic}-a
 
 
 def kill_in_transaction(records: int) -> None:
-    """Die when so many records are sent, the last of them not committed."""
-    left = [records]
+    """Kill this process in an open transaction, after this number of records was sent."""
+    remaining = [records]
     write = kafka_transactions.Transactions._produce
 
-    def produce(self: kafka_transactions.Transactions, *given: object) -> None:
-        write(self, *given)  # type: ignore[arg-type]
-        left[0] -= 1
-        if left[0] == 0:
+    def produce(self: kafka_transactions.Transactions, *arguments: object) -> None:
+        write(self, *arguments)  # type: ignore[arg-type]
+        remaining[0] -= 1
+        if remaining[0] == 0:
             self.producer.flush(30)
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Kafka on both ends, with a real broker: formats, time, upserts, faults."""
+"""Pipelines from Kafka to Kafka on a real broker: formats, watermarks, upserts, failures."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def sink(broker: Broker, topic: str, stream: str, options: str = "") -> str:
 
 
 def run(path: Path, spark: Any, script: str, *streams: str) -> dict[str, Rows]:
-    """Everything that streams give out, once what is there now was read."""
+    """Read the available records; return the rows that each stream emits."""
     with open_with(path, spark, script) as session:
-        taken = {stream: session.subscribe(stream) for stream in streams}
+        subscriptions = {stream: session.subscribe(stream) for stream in streams}
         session.start(available_now=True)
         session.wait()
-        return {stream: rows_of(item.take_all()) for stream, item in taken.items()}
+        return {name: rows_of(item.take_all()) for name, item in subscriptions.items()}
 
 
 def written(broker: Broker, topic: str) -> list[tuple[Any, Any]]:
-    """Keys and values of a topic, read from JSON."""
+    """Return the keys and values of a topic, parsed from JSON."""
     return [
         (
             json.loads(message.key) if message.key is not None else None,
@@ -61,7 +61,7 @@ def written(broker: Broker, topic: str) -> list[tuple[Any, Any]]:
 
 
 def compacted(broker: Broker, topic: str) -> dict[str, Any]:
-    """What a topic says of each key in the end."""
+    """Return the last value of each key that was not deleted, as compaction would keep it."""
     last = {message.key.decode(): message.value for message in broker.read(topic)}
     return {key: json.loads(value) for key, value in last.items() if value is not None}
 
@@ -85,7 +85,7 @@ CSV = ["1,a,2026-01-01 00:00:00", '2,"b, c",', "3,,x", "4", "5,a,,", '6,"open,',
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
-def test_records_are_read_as_those_of_files_are(
+def test_reads_records_like_lines_of_files(
     broker: Broker, topic: str, spark: Any, data: Path, kind: str
 ) -> None:
     texts, columns = (
@@ -106,19 +106,19 @@ def test_records_are_read_as_those_of_files_are(
         f"{options} = 'bad_lines');"
         "CREATE STREAM a AS SELECT * FROM records; CREATE STREAM b AS SELECT * FROM lines;"
     )
-    found = run(data, spark, script, "a", "b", "bad_records", "bad_lines")
-    assert bag(found["a"]) == bag(found["b"]) and len(found["a"]) >= 2
+    rows_by_stream = run(data, spark, script, "a", "b", "bad_records", "bad_lines")
+    assert bag(rows_by_stream["a"]) == bag(rows_by_stream["b"]) and len(rows_by_stream["a"]) >= 2
 
-    def told(letters: Rows) -> Any:
+    def comparable(letters: Rows) -> Any:
         return bag({n: row[n] for n in ("reason", "record", "column_name")} for row in letters)
 
-    assert told(found["bad_records"]) == told(found["bad_lines"])
-    assert {row["file"] for row in found["bad_records"]} == {f"{topic}/1"}
-    by_offset = {row["line"]: row["record"] for row in found["bad_records"]}
+    assert comparable(rows_by_stream["bad_records"]) == comparable(rows_by_stream["bad_lines"])
+    assert {row["file"] for row in rows_by_stream["bad_records"]} == {f"{topic}/1"}
+    by_offset = {row["line"]: row["record"] for row in rows_by_stream["bad_records"]}
     assert all(texts[offset] == record for offset, record in by_offset.items())
 
 
-def test_what_is_no_text_or_no_record_is_a_dead_letter_and_metadata_are_columns(
+def test_raw_records_metadata_columns_and_dead_letters(
     broker: Broker, topic: str, spark: Any, data: Path
 ) -> None:
     broker.create(topic)
@@ -134,8 +134,8 @@ def test_what_is_no_text_or_no_record_is_a_dead_letter_and_metadata_are_columns(
         + source(broker, topic, "v BIGINT", ", dead_letters = 'bad_json'", "j")
         + "CREATE STREAM t AS SELECT * FROM s; CREATE STREAM u AS SELECT v FROM j;"
     )
-    found = run(data, spark, script, "t", "bad", "bad_json")
-    rows = sorted(found["t"], key=lambda row: row["o"])
+    rows_by_stream = run(data, spark, script, "t", "bad", "bad_json")
+    rows = sorted(rows_by_stream["t"], key=lambda row: row["o"])
     assert [(row["v"], row["topic"], row["p"], row["o"], row["k"]) for row in rows] == [
         ("one", topic, 0, 0, b"k"),
         (None, topic, 0, 1, b"\xff"),
@@ -143,8 +143,10 @@ def test_what_is_no_text_or_no_record_is_a_dead_letter_and_metadata_are_columns(
     ]
     assert [row["ts"].timestamp() for row in rows] == [1.5, 1.5, 2.0]
     assert rows[2]["h"] == [{"key": "h", "value": b"1"}] and rows[0]["h"] == []
-    assert [(row["reason"], row["line"]) for row in found["bad"]] == [("not text in utf-8", 2)]
-    reasons = {row["line"]: row["reason"] for row in found["bad_json"]}
+    assert [(row["reason"], row["line"]) for row in rows_by_stream["bad"]] == [
+        ("not text in utf-8", 2)
+    ]
+    reasons = {row["line"]: row["reason"] for row in rows_by_stream["bad_json"]}
     assert reasons[1].startswith("the record has no value") and len(reasons) == 4
 
 
@@ -157,7 +159,7 @@ def watermark(session: Session) -> float | None:
     return status.watermark.timestamp() % 60 if status.watermark is not None else None
 
 
-def test_the_slowest_partition_holds_the_watermark_until_it_is_idle(
+def test_the_slowest_partition_holds_the_watermark_until_idle(
     broker: Broker, topic: str, spark: Any, data: Path
 ) -> None:
     broker.create(topic, 2)
@@ -172,7 +174,9 @@ def test_the_slowest_partition_holds_the_watermark_until_it_is_idle(
         session.start()
         broker.produce(topic, [event(1), event(40)], 0)
         session.wait()
-        assert watermark(session) is None, "a partition that is silent may speak of any time"
+        assert watermark(session) is None, (
+            "a partition without records may still deliver any event time"
+        )
         broker.produce(topic, [event(15)], 1)
         session.wait()
         assert watermark(session) == 14
@@ -181,20 +185,20 @@ def test_the_slowest_partition_holds_the_watermark_until_it_is_idle(
         eventually(lambda: _epochs(session) > before)
         broker.produce(topic, [event(35)], 1)
         session.wait()
-        assert watermark(session) == 14, "a new partition holds it where it is"
+        assert watermark(session) == 14, "a new partition holds the watermark"
     idle = source(broker, topic, columns, ", idle_timeout = '1 s'") + query
     with open_with(data, spark, idle) as session:
-        taken = session.subscribe("w")
+        subscription = session.subscribe("w")
         session.start()
-        # However fast this session began, the others have been silent for a second by now.
+        # However fast this session started, the others have been silent for a second now.
         time.sleep(1.1)
         broker.produce(topic, [event(36)], 1)
         session.wait()
-        assert watermark(session) == 35, "the others have been silent for long"
+        assert watermark(session) == 35, "the other partitions are idle"
         broker.produce(topic, [event(50)], 0)
         eventually(lambda: watermark(session) == 49)
         session.stop()
-        rows = rows_of(taken.take_all())
+        rows = rows_of(subscription.take_all())
     assert [row["n"] for row in sorted(rows, key=lambda row: row["window_end"])] == [1, 1, 2]
 
 
@@ -202,9 +206,7 @@ def _epochs(session: Session) -> int:
     return max((item.epoch or 0 for item in session.status()), default=0)
 
 
-def test_upserts_tombstones_and_what_becomes_of_them(
-    broker: Broker, topic: str, spark: Any, data: Path
-) -> None:
+def test_upserts_and_tombstones(broker: Broker, topic: str, spark: Any, data: Path) -> None:
     broker.create(topic, 2)
     copies, counts, changes = (broker.create(f"{topic}-{name}", 2) for name in ("c", "n", "l"))
     script = (
@@ -229,8 +231,8 @@ def test_upserts_tombstones_and_what_becomes_of_them(
     put(3, None)
     put(2, "y2")
     broker.produce(topic, [None], 0, keys=["no json"])
-    found = run(data, spark, script, "copy")
-    assert sorted(row["_op"] for row in found["copy"]).count("-D") == 2
+    rows_by_stream = run(data, spark, script, "copy")
+    assert sorted(row["_op"] for row in rows_by_stream["copy"]).count("-D") == 2
     assert {key: row["name"] for key, row in compacted(broker, copies).items()} == {
         "0": "X",
         "2": "Y2",
@@ -243,9 +245,7 @@ def test_upserts_tombstones_and_what_becomes_of_them(
     assert bag(standing(log)) == bag([{"name": "x", "n": 1}, {"name": "y2", "n": 1}])
 
 
-def test_changes_of_a_database_as_debezium_tells_them(
-    broker: Broker, topic: str, spark: Any, data: Path
-) -> None:
+def test_reads_debezium_envelopes(broker: Broker, topic: str, spark: Any, data: Path) -> None:
     def envelope(op: str, before: Any, after: Any) -> str:
         rows = [None if v is None else {"id": v[0], "v": v[1]} for v in (before, after)]
         return json.dumps({"before": rows[0], "after": rows[1], "op": op, "ts_ms": 1})
@@ -270,25 +270,25 @@ def test_changes_of_a_database_as_debezium_tells_them(
         + "CREATE STREAM t AS SELECT id, v FROM s;"
         "CREATE STREAM u AS SELECT v, count(*) AS n FROM keyed GROUP BY v EMIT CHANGES;"
     )
-    found = run(data, spark, script, "t", "u", "bad", "bad_keyed")
-    assert bag(standing(found["t"])) == bag([{"id": 1, "v": "c"}])
-    assert [row["_op"] for row in found["t"]] == ["+I", "+I", "-U", "+U", "-D"]
-    assert bag(standing(found["u"])) == bag([{"v": "c", "n": 1}, {"v": "d", "n": 1}])
-    reasons = {row["line"]: row["reason"].partition(":")[0] for row in found["bad"]}
+    rows_by_stream = run(data, spark, script, "t", "u", "bad", "bad_keyed")
+    assert bag(standing(rows_by_stream["t"])) == bag([{"id": 1, "v": "c"}])
+    assert [row["_op"] for row in rows_by_stream["t"]] == ["+I", "+I", "-U", "+U", "-D"]
+    assert bag(standing(rows_by_stream["u"])) == bag([{"v": "c", "n": 1}, {"v": "d", "n": 1}])
+    reasons = {row["line"]: row["reason"].partition(":")[0] for row in rows_by_stream["bad"]}
     assert reasons == {
         5: "the envelope has no before",
         6: "op is not c, u, d or r",
         7: "not a JSON object",
     }
-    assert {row["line"] for row in found["bad_keyed"]} == {6, 7}
+    assert {row["line"] for row in rows_by_stream["bad_keyed"]} == {6, 7}
 
 
-def _away(session: Session) -> bool:
+def _is_unavailable(session: Session) -> bool:
     return any("cannot reach" in (status.error or "") for status in session.status())
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_broker_that_dies_and_comes_back_loses_and_doubles_nothing(
+def test_survives_broker_kill_without_loss_or_duplicates(
     broker: Broker, topic: str, spark: Any, data: Path
 ) -> None:
     broker.create(topic, 2)
@@ -300,37 +300,37 @@ def test_a_broker_that_dies_and_comes_back_loses_and_doubles_nothing(
     )
     numbers = list(range(400))
     with open_with(data, spark, script) as session:
-        taken = session.subscribe("t")
+        subscription = session.subscribe("t")
         session.start()
         broker.produce(topic, [json.dumps({"a": n}) for n in numbers[:200]], 0)
         eventually(lambda: _epochs(session) >= 2)
         broker.kill()
         try:
-            eventually(lambda: _away(session), 180)
+            eventually(lambda: _is_unavailable(session), 180)
         finally:
             threading.Thread(target=broker.start).start()
         eventually(lambda: all(s.error is None for s in session.status()), 180)
         broker.produce(topic, [json.dumps({"a": n}) for n in numbers[200:300]], 1)
         session.wait()
-        # What tasks cannot decode is left to Spark, in the middle of a stream.
+        # Spark decodes records that tasks cannot decode, also in the middle of a stream.
         broker.produce(topic, ["no JSON", '{"a": "b"}'], 0)
         broker.produce(topic, [json.dumps({"a": n}) for n in numbers[300:]], 1)
         session.wait()
         assert [status.dead_letters for status in session.status()] == [2]
-        rows = rows_of(taken.take_all())
+        rows = rows_of(subscription.take_all())
     values = [value for _, value in written(broker, out)]
     assert sorted(row["a"] for row in values) == numbers
-    assert bag(rows) == bag(values), "what was computed once is what both sinks have"
+    assert bag(rows) == bag(values), "rows were computed again"
 
 
-def test_what_is_wrong_is_said_when_it_is_started(
+def test_rejects_missing_topics_and_lost_records_at_the_start(
     broker: Broker, topic: str, spark: Any, data: Path
 ) -> None:
     broker.create(topic)
     script = source(broker, f"{topic}x", "a BIGINT") + "CREATE STREAM t AS SELECT a FROM s;"
     with open_with(data, spark, script) as session:
         session.subscribe("t")
-        with pytest.raises(RunError, match="there is no such topic"):
+        with pytest.raises(RunError, match="which does not exist"):
             session.start()
     good = source(broker, topic, "a BIGINT") + "CREATE STREAM t AS SELECT a FROM s;"
     run(data, spark, good, "t")
@@ -342,17 +342,17 @@ def test_what_is_wrong_is_said_when_it_is_started(
     broker.delete_before(topic, 0, 3)
     with pytest.raises(RunError, match="has lost records"):
         run(data, spark, good, "t")
-    going_on = good.replace("'kafka'", "'kafka', on_data_loss = 'continue'")
-    with open_with(data, spark, going_on) as session:
-        taken = session.subscribe("t")
+    tolerant = good.replace("'kafka'", "'kafka', on_data_loss = 'continue'")
+    with open_with(data, spark, tolerant) as session:
+        subscription = session.subscribe("t")
         session.start()
         session.wait()
         (status,) = session.status()
         assert (status.lost, status.behind) == (3, 0)
-        assert [row["a"] for row in rows_of(taken.take_all())] == [3, 4]
+        assert [row["a"] for row in rows_of(subscription.take_all())] == [3, 4]
 
 
-def test_the_example_of_the_page_runs(
+def test_the_example_of_the_documentation_runs(
     broker: Broker, spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = Path(__file__).parents[2] / "docs" / "connectors" / "kafka.md"

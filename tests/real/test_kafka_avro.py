@@ -1,4 +1,4 @@
-"""Records in Avro on a real broker, with a registry: what one stream writes another reads."""
+"""Avro records on a real broker with a registry: one stream writes them, another reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, SourceContext, StreamRows
 from tidegate.connectors.formats.lines import TEXT_BYTES
-from tidegate.connectors.kafka.avro import GONE, KEY
+from tidegate.connectors.kafka.avro import DELETED, KEY
 from tidegate.connectors.kafka.decoding import Records
 from tidegate.connectors.kafka.reader import TOMBSTONE, KafkaReader
 from tidegate.connectors.kafka.sink import KafkaSink
@@ -48,7 +48,7 @@ def avro(broker: Broker, topic: str, registry: FakeRegistry) -> str:
     )
 
 
-def test_tasks_encode_and_decode_and_a_row_that_goes_has_no_value(
+def test_tasks_encode_and_decode_rows_and_deletes(
     broker: Broker, topic: str, registry: FakeRegistry, tmp_path: Path
 ) -> None:
     catalog = compile_text(
@@ -67,20 +67,21 @@ def test_tasks_encode_and_decode_and_a_row_that_goes_has_no_value(
     to = KafkaSink(context)
     to.recover(CommittedState(None))
     assert list(registry.subjects) == [f"{topic}-value"]
-    wanted = to.columns([("`id`", "id"), ("`name`", "name"), ("`_op`", "_op")])
-    assert wanted is not None and [name for _, name in wanted] == [KEY, GONE, "id", "name"]
-    writer_factory = to.writer_factory(pa.schema([])).open(EpochId(0, 0).stamp, 0)
-    writer_factory.add(
+    sink_columns = to.columns([("`id`", "id"), ("`name`", "name"), ("`_op`", "_op")])
+    assert sink_columns is not None
+    assert [name for _, name in sink_columns] == [KEY, DELETED, "id", "name"]
+    writer = to.writer_factory(pa.schema([])).open(EpochId(0, 0).stamp, 0)
+    writer.add(
         pa.table(
             {
                 KEY: ['{"id":1}', '{"id":2}'],
-                GONE: [False, True],
+                DELETED: [False, True],
                 "id": [1, 2],
                 "name": ["a", None],
             }
         )
     )
-    to.publish(EpochId(0, 0), writer_factory.finish())
+    to.publish(EpochId(0, 0), writer.finish())
     one, two = broker.read(topic)
     assert one.key == b'{"id":1}' and one.value[:5] == b"\0\0\0\0\1"
     schema = fastavro.parse_schema(json.loads(registry.schemas[0]["schema"]))
@@ -92,7 +93,7 @@ def test_tasks_encode_and_decode_and_a_row_that_goes_has_no_value(
     input_range = opened.plan_range(None, 1)
     assert input_range is not None
     decoder = opened._decoder(Records(source, False, True).text_columns)
-    reader = KafkaReader(opened.connection, (), opened._keys(), decoder)
+    reader = KafkaReader(opened.connection, (), opened._key_text(), decoder)
     (batch,) = [batch for batch, _ in reader.read(input_range.splits[0][0])]
     assert batch.schema == reader.schema
     texts = [json.loads(text) for text in batch.column(TEXT_BYTES).to_pylist()]
@@ -101,7 +102,7 @@ def test_tasks_encode_and_decode_and_a_row_that_goes_has_no_value(
 
 
 @pytest.mark.spark
-def test_what_a_stream_writes_another_reads_and_bad_records_say_why(
+def test_reads_what_another_stream_wrote_and_explains_bad_records(
     broker: Broker, topic: str, registry: FakeRegistry, data: Path, spark: Any
 ) -> None:
     columns = (
@@ -121,13 +122,13 @@ def test_what_a_stream_writes_another_reads_and_bad_records_say_why(
     )
     broker.produce(topic, [b"\0\0\0\0\7x", b"\0\0\0\0\1\2"])
     with open_with(data, spark, script) as session:
-        taken = {name: session.subscribe(name) for name in ("t", "again", "bad")}
+        subscriptions = {name: session.subscribe(name) for name in ("t", "again", "bad")}
         session.start()
         session.wait()
         session.wait()
-        rows = {name: rows_of(item.take_all()) for name, item in taken.items()}
+        rows = {name: rows_of(item.take_all()) for name, item in subscriptions.items()}
     assert bag(rows["again"]) == bag(rows["t"]) and len(rows["t"]) == 2
     assert {row["reason"]: row["record"] for row in rows["bad"]} == {
         "the registry has no schema 7": "avro 000000000778",
-        "not a record of the Avro schema": "avro 000000000102",
+        "the record does not match the Avro schema": "avro 000000000102",
     }

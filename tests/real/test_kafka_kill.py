@@ -1,7 +1,7 @@
-"""kill -9 of a pipeline between topics, in the middle of a transaction.
+"""Kill a pipeline between Kafka topics in the middle of a transaction.
 
-Transactions of another producer, committed and aborted, are in the input. `test_kafka_loop` dies at
-every step of an epoch, in one process.
+The input contains committed and aborted transactions of another producer. `test_kafka_loop` kills
+the pipeline at every step of an epoch, in one process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH = """SELECT auction, (us - us % 15000000)::BIGINT AS window_start, count(*
 
 
 class Input:
-    """Rows that go to all partitions; some of the transactions are aborted."""
+    """Produces rows to all partitions. Some of the transactions are aborted."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self.broker, self.topic = broker, topic
@@ -47,7 +47,7 @@ class Input:
             broker.create(f"{topic}-{name}", 2)
 
     def add(self) -> None:
-        """Ten seconds of rows."""
+        """Produce ten seconds of rows."""
         for partition in range(PARTITIONS):
             rows = [self._row() for _ in range(40)]
             self.rows += rows
@@ -78,16 +78,16 @@ class Input:
         )
         with duckdb.connect() as connection:
             connection.register("bids", table)
-            found = connection.sql(BATCH).to_arrow_table().to_pylist()
-        return [{**row, "window_start": start_text(row["window_start"])} for row in found]
+            rows = connection.sql(BATCH).to_arrow_table().to_pylist()
+        return [{**row, "window_start": start_text(row["window_start"])} for row in rows]
 
 
 def start_text(us: int) -> str:
     return datetime.fromtimestamp(us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def life(data: Path, broker: Broker, topic: str, *more: str) -> tuple[int, str]:
-    """One life of the pipeline: its exit code and its last words."""
+def run_program(data: Path, broker: Broker, topic: str, *more: str) -> tuple[int, str]:
+    """Run the pipeline in a process; return its exit code and its last line of output."""
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), str(data), broker.brokers, topic, *more],
         stdout=subprocess.PIPE,
@@ -100,38 +100,34 @@ def life(data: Path, broker: Broker, topic: str, *more: str) -> tuple[int, str]:
     try:
         code = process.wait(timeout=300)
     finally:
-        # Spark's JVM would live on for minutes, and has the other end of the pipe.
+        # Spark's JVM would continue for minutes, and it holds the other end of the pipe.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    shown = process.stdout.read()
+    output = process.stdout.read()
     process.stdout.close()
-    return code, shown.splitlines()[-1] if shown else ""
+    return code, output.splitlines()[-1] if output else ""
 
 
 def values(broker: Broker, topic: str) -> list[dict[str, Any]]:
     return [json.loads(message.value) for message in broker.read(topic)]
 
 
-def test_killed_around_its_transactions_every_row_is_there_once(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_writes_every_row_once_after_kill_in_transaction(broker: Broker, tmp_path: Path) -> None:
     topic = f"bids-{uuid.uuid4().hex[:8]}"
-    given = Input(broker, topic)
+    bids = Input(broker, topic)
     data = tmp_path / "data"
     for _ in range(4):
-        given.add()
-    # In the third epoch or so: some transactions are committed, and rows of another one are there.
-    killed, _ = life(data, broker, topic, "--kill", "150")
+        bids.add()
+    # About the third epoch: some transactions are committed, and one is open.
+    killed, _ = run_program(data, broker, topic, "--kill", "150")
     assert killed == -9, "it was not killed"
     for _ in range(2):
-        given.add()
-    assert life(data, broker, topic, "--until-end") == (0, "done, 0 late rows")
+        bids.add()
+    assert run_program(data, broker, topic, "--until-end") == (0, "done, 0 late rows")
     sales = values(broker, f"{topic}-sales")
-    assert bag(sales) == bag(given.expected_sales()) and len(sales) > 30
+    assert bag(sales) == bag(bids.expected_sales()) and len(sales) > 30
     cheap = values(broker, f"{topic}-cheap")
-    expected = [
-        {"id": row["id"], "price": row["price"]} for row in given.rows if row["price"] < 500
-    ]
+    expected = [{"id": row["id"], "price": row["price"]} for row in bids.rows if row["price"] < 500]
     assert bag({"id": row["id"], "price": row["price"]} for row in cheap) == bag(expected)
-    # Rows with a random number: whoever computes them again gives another one.
+    # The rows contain random numbers: computing them again would change them.
     assert bag(cheap) == bag(values(broker, f"{topic}-again"))

@@ -1,4 +1,4 @@
-"""The loop of a pipeline with sinks on a real broker, without Spark: it dies at every step."""
+"""The epoch loop with sinks on a real broker, without Spark, killed at every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.real.kafka import Broker
 from tests.support import pipelines
 from tests.support.compiling import compile_text
-from tests.support.pipelines import PipelineHarness, Killed, expected
+from tests.support.pipelines import Killed, PipelineHarness, expected
 from tidegate.catalog.objects import Stream
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.connectors.kafka.transactions import Transactions
@@ -21,19 +21,19 @@ from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import EpochStep
 
 
-class Texts(KafkaSink):
-    """Takes the rows of a looped pipeline: numbers as keys, ids as values."""
+class TextSink(KafkaSink):
+    """Writes the rows of a `PythonPipeline`: numbers as keys, IDs as values."""
 
     def writer_factory(self, schema: pa.Schema) -> Any:
-        return _AsTexts(super().writer_factory(schema))
+        return _TextWriter(super().writer_factory(schema))
 
 
-class _AsTexts:
+class _TextWriter:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
-    def open(self, stamp: str, task: int) -> _AsTexts:
-        return _AsTexts(self.inner.open(stamp, task))
+    def open(self, stamp: str, task: int) -> _TextWriter:
+        return _TextWriter(self.inner.open(stamp, task))
 
     def add(self, rows: pa.Table) -> None:
         self.inner.add(pa.table({n: rows.column(n).cast(pa.string()) for n in rows.column_names}))
@@ -42,8 +42,8 @@ class _AsTexts:
         return list(self.inner.finish())
 
 
-class KafkaHouse(PipelineHarness):
-    """One stream, two topics."""
+class KafkaHarness(PipelineHarness):
+    """One stream with two sinks."""
 
     def __init__(self, folder: Path, broker: Broker) -> None:
         super().__init__(folder)
@@ -68,34 +68,34 @@ class KafkaHouse(PipelineHarness):
 
 
 @pytest.fixture
-def harness(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> KafkaHouse:
-    monkeypatch.setitem(pipelines.SINKS, "kafka", Texts)  # type: ignore[arg-type]
-    return KafkaHouse(tmp_path, broker)
+def harness(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> KafkaHarness:
+    monkeypatch.setitem(pipelines.SINKS, "kafka", TextSink)  # type: ignore[arg-type]
+    return KafkaHarness(tmp_path, broker)
 
 
-def test_killed_at_every_step_each_row_is_there_once(
-    harness: KafkaHouse, monkeypatch: pytest.MonkeyPatch
+def test_writes_every_row_once_after_kill_at_every_step(
+    harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also between the two sinks, and in a transaction whose rows and marker are sent."""
+    """Also between the two sinks, and in a transaction whose records and marker were sent."""
     values: list[int] = []
     in_transaction = "in transaction"
     steps: list[EpochStep | str] = [*EpochStep, in_transaction]
     for number, step in enumerate(steps):
         values += [10 * number + 1, 10 * number + 2]
         harness.insert(*values[-2:])
-        # Each sink marks when it is opened; the first epoch comes after that.
-        left = [3 if step == in_transaction else 1 + number % 2]
+        # Each sink writes its marker when it is opened, before the first epoch.
+        remaining = [3 if step == in_transaction else 1 + number % 2]
 
         def reached(
-            here: EpochStep | str, step: EpochStep | str = step, left: list[int] = left
+            here: EpochStep | str, step: EpochStep | str = step, remaining: list[int] = remaining
         ) -> None:
             if here == step:
-                left[0] -= 1
-                if left[0] == 0:
+                remaining[0] -= 1
+                if remaining[0] == 0:
                     raise Killed
 
         def publish(self: Transactions, reached: Any = reached) -> None:
-            # What it leaves behind is an open transaction, as if nobody had caught this.
+            # The transaction stays open, as after a crash: `_abort` does nothing.
             self.producer.flush(60)
             reached(in_transaction)
 
@@ -104,7 +104,7 @@ def test_killed_at_every_step_each_row_is_there_once(
             patched.setattr(Transactions, "_before_commit", publish)
             if step == in_transaction:
                 patched.setattr(Transactions, "_abort", lambda self: None)
-            assert harness.run().failure is not None, f"it was killed at {step}"
+            assert harness.run().failure is not None, f"was not killed at {step}"
     assert harness.run().failure is None
     one, two = harness.written()
     assert [a for a, _ in one] == expected(*values)
@@ -112,7 +112,7 @@ def test_killed_at_every_step_each_row_is_there_once(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_survives_broker_kill_without_duplicates(harness: KafkaHouse, broker: Broker) -> None:
+def test_survives_broker_kill_without_duplicates(harness: KafkaHarness, broker: Broker) -> None:
     running = harness.run(until_end=False)
     harness.insert(1, 2)
     assert running.wait(120)

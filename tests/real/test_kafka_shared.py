@@ -1,4 +1,4 @@
-"""Streams over one topic: tasks decode plain JSON for each of them, Spark all else once."""
+"""Several streams over one topic: tasks decode plain JSON per stream, or Spark decodes once."""
 
 from __future__ import annotations
 
@@ -32,40 +32,42 @@ def _records(first: int, last: int) -> list[str]:
     return [json.dumps(row) for row in rows]
 
 
-def test_streams_over_one_topic(
+def test_streams_over_one_topic_share_decoding(
     broker: Broker, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
     shared: list[tuple[str, ...]] = []
-    found = frames.shared_scans
+    shared_scans = frames.shared_scans
 
-    def watched(*given: Any) -> Any:
-        scans = found(*given)
+    def recorded(*arguments: Any) -> Any:
+        scans = shared_scans(*arguments)
         shared.append(tuple(sorted({stream for one in scans.values() for stream in one.streams})))
         return scans
 
-    monkeypatch.setattr(frames, "shared_scans", watched)
+    monkeypatch.setattr(frames, "shared_scans", recorded)
     broker.create("shared")
     broker.produce("shared", _records(0, 100))
     with open_with(tmp_path / "data", spark, SCRIPT.format(brokers=broker.brokers)) as db:
-        taken = {name: db.subscribe(name) for name in ("sums", "shown", "bad")}
+        subscriptions = {name: db.subscribe(name) for name in ("sums", "shown", "bad")}
         db.start()
         db.wait()
-        assert set(shared) == {()}, "tasks decode for each of them"
+        assert set(shared) == {()}, "tasks decode for each stream"
         broker.produce("shared", ["no JSON", *_records(100, 140)])
         db.wait()
-        assert set(shared) == {()}, "also beside a record that is none to anybody"
+        assert set(shared) == {()}, "also if a record is malformed for every decoder"
         broker.produce("shared", ['{"id": "x"}', *_records(140, 181)])
         db.wait()
-        assert shared[-1] == ("shown", "sums"), "Spark decodes once for both of them"
+        assert shared[-1] == ("shown", "sums"), "Spark decodes once for both streams"
         assert {one.name: one.dead_letters for one in db.status()}["sums"] == 2
-        given: dict[str, Any] = {name: rows_of(one.take_all()) for name, one in taken.items()}
-    sums = {(row["window_start"].minute, row["kind"]): row["total"] for row in given["sums"]}
+        rows: dict[str, Any] = {
+            name: rows_of(one.take_all()) for name, one in subscriptions.items()
+        }
+    sums = {(row["window_start"].minute, row["kind"]): row["total"] for row in rows["sums"]}
     assert sums == {
         (minute, kind): sum(range(60 * minute + "ab".index(kind), 60 * minute + 60, 2))
         for minute in range(3)
         for kind in "ab"
     }
-    assert sorted(row["id"] for row in given["shown"]) == list(range(0, 181, 2))
-    assert {row["code"] for row in given["shown"]} == {"A000"}
-    assert [row["record"] for row in given["bad"]] == ["no JSON", '{"id": "x"}']
+    assert sorted(row["id"] for row in rows["shown"]) == list(range(0, 181, 2))
+    assert {row["code"] for row in rows["shown"]} == {"A000"}
+    assert [row["record"] for row in rows["bad"]] == ["no JSON", '{"id": "x"}']

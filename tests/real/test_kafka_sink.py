@@ -1,4 +1,4 @@
-"""Topics as a sink, without Spark: each epoch is there once, whatever dies in between."""
+"""The Kafka sink without Spark: every epoch is published once, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -35,25 +35,27 @@ def topic(broker: Broker) -> str:
     return broker.create(f"t-{uuid.uuid4().hex[:8]}", 2)
 
 
-def sink(broker: Broker, topic: str, folder: Path, options: str = "", **more: Any) -> KafkaSink:
+def open_sink(
+    broker: Broker, topic: str, folder: Path, options: str = "", **more: Any
+) -> KafkaSink:
     brokers = more.pop("brokers", broker.brokers)
     script = (
         f"{SCRIPT}CREATE SINK out FROM t WITH (connector = 'kafka', topic = '{topic}', "
         f"brokers = '{brokers}'{options});"
     )
     compiled = compile_text(script)
-    found = compiled.catalog.get("out")
-    assert isinstance(found, Sink), compiled.errors
-    return KafkaSink(SinkContext(found, str(folder), topic, lambda *_: None, **more))
+    declared = compiled.catalog.get("out")
+    assert isinstance(declared, Sink), compiled.errors
+    return KafkaSink(SinkContext(declared, str(folder), topic, lambda *_: None, **more))
 
 
 def stage(to: KafkaSink, epoch: EpochId, values: Sequence[str | None], tasks: int = 1) -> list[Any]:
     committables: list[Any] = []
     for task in range(tasks):
-        writer_factory = to.writer_factory(pa.schema([])).open(epoch.stamp, task)
+        writer = to.writer_factory(pa.schema([])).open(epoch.stamp, task)
         part = pa.array(values[task::tasks], pa.string())
-        writer_factory.add(pa.table({"key": part, "value": part}))
-        committables += writer_factory.finish()
+        writer.add(pa.table({"key": part, "value": part}))
+        committables += writer.finish()
     return committables
 
 
@@ -70,15 +72,13 @@ def values(broker: Broker, topic: str) -> list[str]:
     return sorted((m.value or b"gone").decode() for m in broker.read(topic))
 
 
-def test_an_epoch_is_there_once_however_often_it_is_committed(
-    broker: Broker, topic: str, tmp_path: Path
-) -> None:
-    to = sink(broker, topic, tmp_path)
+def test_publishes_an_epoch_once(broker: Broker, topic: str, tmp_path: Path) -> None:
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     committables = run(to, 0, 1)
     to.publish(EpochId(0, 1), committables)
     to.publish(EpochId(0, 2), [])
-    again = sink(broker, topic, tmp_path)
+    again = open_sink(broker, topic, tmp_path)
     again.recover(committed(1, committables))
     assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
     run(again, 3)
@@ -86,49 +86,47 @@ def test_an_epoch_is_there_once_however_often_it_is_committed(
     assert [item.name for item in again.store.list()] == ["committed.json"]
 
 
-def test_what_was_decided_and_not_written_is_written_when_it_is_opened(
+def test_publishes_a_committed_epoch_when_opened(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    to = sink(broker, topic, tmp_path)
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     run(to, 0)
     committables = stage(to, EpochId(0, 1), ["1a", "1b"])
-    never = stage(to, EpochId(0, 1), ["of a task that was run again"])
-    again = sink(broker, topic, tmp_path)
+    obsolete = stage(to, EpochId(0, 1), ["of another task attempt"])
+    again = open_sink(broker, topic, tmp_path)
     again.recover(committed(1, committables))
     assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
-    assert [item.name for item in again.store.list()] == ["committed.json"], never
+    assert [item.name for item in again.store.list()] == ["committed.json"], obsolete
 
 
-def test_an_epoch_that_dies_in_its_transaction_is_invisible_and_then_there_once(
+def test_aborts_the_open_transaction_of_a_killed_process(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    to = sink(broker, topic, tmp_path)
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     committables = stage(to, EpochId(0, 0), ["a", "b"])
     producer = to.transactions.producer
     producer.begin_transaction()
     producer.produce(topic, "half of it")
     producer.flush(60)
-    again = sink(broker, topic, tmp_path)
+    again = open_sink(broker, topic, tmp_path)
     again.recover(committed(0, committables))
     assert values(broker, topic) == ["a", "b"]
     assert len(broker.read(topic, "read_uncommitted")) == 3
 
 
-def test_whoever_should_be_dead_cannot_write_and_the_other_goes_on(
-    broker: Broker, topic: str, tmp_path: Path
-) -> None:
-    zombie = sink(broker, topic, tmp_path)
+def test_fences_a_zombie_process(broker: Broker, topic: str, tmp_path: Path) -> None:
+    zombie = open_sink(broker, topic, tmp_path)
     zombie.recover(NOTHING)
     run(zombie, 0)
-    alive = sink(broker, topic, tmp_path)
+    alive = open_sink(broker, topic, tmp_path)
     alive.recover(committed(0))
-    committables = stage(zombie, EpochId(0, 1), ["from the dead"])
-    with pytest.raises(SystemUnavailable, match="ended by the broker"):
+    committables = stage(zombie, EpochId(0, 1), ["of the zombie"])
+    with pytest.raises(SystemUnavailable, match="the broker ended its transaction"):
         zombie.publish(EpochId(0, 1), committables)
     for _ in range(2):
-        with pytest.raises(RunError, match="another process writes"):
+        with pytest.raises(RunError, match="another process has taken over"):
             zombie.publish(EpochId(0, 1), committables)
     committables = stage(alive, EpochId(0, 1), ["1a"])
     with pytest.raises(SystemUnavailable):
@@ -137,12 +135,13 @@ def test_whoever_should_be_dead_cannot_write_and_the_other_goes_on(
     assert values(broker, topic) == ["0a", "0b", "1a"]
 
 
-def test_a_transaction_that_the_broker_ended_is_written_again(
+def test_repeats_a_transaction_that_the_broker_ended(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    to = sink(broker, topic, tmp_path)
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
-    # Another producer of the same name, which is no sink: as if the broker had given up waiting.
+    # Another producer with the same ID that does not write the marker: the effect is that of a
+    # transaction timeout.
     from confluent_kafka import Producer
 
     Producer({"bootstrap.servers": broker.brokers, "transactional.id": to.name}).init_transactions(
@@ -151,7 +150,7 @@ def test_a_transaction_that_the_broker_ended_is_written_again(
     committables = stage(to, EpochId(0, 0), ["a"])
     with pytest.raises(SystemUnavailable):
         to.publish(EpochId(0, 0), committables)
-    assert to.store.exists(committables[0]), "what is not known to be there is kept"
+    assert to.store.exists(committables[0]), "spool files are kept until the epoch is published"
     to.publish(EpochId(0, 0), committables)
     assert values(broker, topic) == ["a"]
 
@@ -179,7 +178,7 @@ def unreadable_marker(broker: Broker, to: KafkaSink) -> Iterator[None]:
 def test_continues_with_an_unreadable_marker_if_the_last_epoch_is_known(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    to = sink(broker, topic, tmp_path)
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     committables = run(to, 0)
     with unreadable_marker(broker, to):
@@ -187,7 +186,7 @@ def test_continues_with_an_unreadable_marker_if_the_last_epoch_is_known(
         to.publish(EpochId(0, 0), committables)
         run(to, 1)
         # A new process learns the last epoch from the data directory.
-        again = sink(broker, topic, tmp_path)
+        again = open_sink(broker, topic, tmp_path)
         again.recover(CommittedState(EpochId(0, 1), (), EpochId(0, 1)))
         run(again, 2)
     assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
@@ -198,7 +197,7 @@ def test_waits_with_an_unreadable_marker_if_an_epoch_may_be_published(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transaction is committed, but its response is lost."""
-    to = sink(broker, topic, tmp_path)
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     committables = stage(to, EpochId(0, 0), ["a", "b"])
 
@@ -216,59 +215,61 @@ def test_waits_with_an_unreadable_marker_if_an_epoch_may_be_published(
                 to.publish(EpochId(0, 0), committables)
             assert not to.transactions.is_open
         with pytest.raises(SystemUnavailable, match="cannot read its commit marker"):
-            sink(broker, topic, tmp_path).recover(
+            open_sink(broker, topic, tmp_path).recover(
                 CommittedState(EpochId(0, 0), committables, EpochId(0, 0))
             )
     to.publish(EpochId(0, 0), committables)
     assert values(broker, topic) == ["a", "b"]
 
 
-def test_a_marker_that_does_not_fit_is_rejected(broker: Broker, topic: str, tmp_path: Path) -> None:
-    to = sink(broker, topic, tmp_path)
+def test_rejects_a_marker_that_is_ahead(broker: Broker, topic: str, tmp_path: Path) -> None:
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     committables = run(to, 0, 1, 2)
     with pytest.raises(RunError, match=r"has epoch 2 .* and the pipeline is at epoch 1") as error:
-        sink(broker, topic, tmp_path).recover(committed(1))
+        open_sink(broker, topic, tmp_path).recover(committed(1))
     assert "RESTORE FROM CHECKPOINT 1 WITH (sinks = 'keep')" in (error.value.hint or "")
     with pytest.raises(RunError, match="of another generation"):
-        sink(broker, topic, tmp_path).recover(NOTHING)
-    kept = CommittedState(EpochId(1, 3), keep_before_generation=1)
-    sink(broker, topic, tmp_path).recover(kept)
+        open_sink(broker, topic, tmp_path).recover(NOTHING)
+    restored = CommittedState(EpochId(1, 3), keep_before_generation=1)
+    open_sink(broker, topic, tmp_path).recover(restored)
     assert len(values(broker, topic)) == 6, committables
 
 
-def test_a_marker_that_the_broker_forgot(broker: Broker, topic: str, tmp_path: Path) -> None:
-    to = sink(broker, topic, tmp_path)
+def test_recovers_from_a_deleted_marker(broker: Broker, topic: str, tmp_path: Path) -> None:
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     committables = run(to, 0, 1)
-    _forget(broker, to)
+    _delete_marker(broker, to)
     staged = CommittedState(EpochId(0, 1), committables, EpochId(0, 1))
-    again = sink(broker, topic, tmp_path)
+    again = open_sink(broker, topic, tmp_path)
     again.recover(staged)
     run(again, 2)
     assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
-    _forget(broker, again)
-    with pytest.raises(RunError, match=r"it is unknown whether the topic .* has epoch 3"):
-        sink(broker, topic, tmp_path).recover(CommittedState(EpochId(0, 3), [], EpochId(0, 3)))
+    _delete_marker(broker, again)
+    with pytest.raises(RunError, match=r"it is unknown whether the topic .* contains epoch 3"):
+        open_sink(broker, topic, tmp_path).recover(CommittedState(EpochId(0, 3), [], EpochId(0, 3)))
 
 
-def _forget(broker: Broker, to: KafkaSink) -> None:
+def _delete_marker(broker: Broker, to: KafkaSink) -> None:
     to.transactions.close()
     admin = broker.admin()
     admin.delete_consumer_groups([to.name])[to.name].result(30)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_not_there_or_too_large_is_told(broker: Broker, topic: str, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=f"writes to the topic {topic}x, which is not on"):
-        sink(broker, f"{topic}x", tmp_path).recover(NOTHING)
+def test_reports_missing_topics_brokers_and_large_records(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=f"writes to the topic {topic}x, which does not exist on"):
+        open_sink(broker, f"{topic}x", tmp_path).recover(NOTHING)
     with pytest.raises(SystemUnavailable, match="the sink out cannot reach the brokers"):
-        sink(broker, topic, tmp_path, brokers="127.0.0.1:1").recover(NOTHING)
+        open_sink(broker, topic, tmp_path, brokers="127.0.0.1:1").recover(NOTHING)
     small = broker.create(f"{topic}-small", 1, max_message_bytes="1000")
-    to = sink(broker, small, tmp_path / "small")
+    to = open_sink(broker, small, tmp_path / "small")
     to.recover(NOTHING)
     committables = stage(to, EpochId(0, 0), ["x" * 5000])
-    with pytest.raises(RunError, match=r"a row that the topic .* does not take") as error:
+    with pytest.raises(RunError, match=r"the topic .* rejected a record of the sink out") as error:
         to.publish(EpochId(0, 0), committables)
     assert not getattr(error.value, "retryable", False)
     assert to.store.exists(committables[0])
@@ -276,14 +277,17 @@ def test_what_is_not_there_or_too_large_is_told(broker: Broker, topic: str, tmp_
     assert values(broker, small) == ["1a", "1b"]
 
 
-def test_rows_as_keys_and_values(broker: Broker, tmp_path: Path) -> None:
-    given = [("`id`", "id"), ("`v`", "v"), ("`_op`", "_op")]
+def test_selects_keys_and_values(broker: Broker, tmp_path: Path) -> None:
+    stream_columns = [("`id`", "id"), ("`v`", "v"), ("`_op`", "_op")]
 
     def columns(kind: ChangelogKind, key: tuple[str, ...] | None, options: str = "") -> list[str]:
-        to = sink(broker, "t", tmp_path, options, rows=StreamRows((), kind, key))
+        to = open_sink(broker, "t", tmp_path, options, rows=StreamRows((), kind, key))
         return [
             sql
-            for sql, _ in to.columns(given if kind is not ChangelogKind.APPEND else given[:2]) or []
+            for sql, _ in to.columns(
+                stream_columns if kind is not ChangelogKind.APPEND else stream_columns[:2]
+            )
+            or []
         ]
 
     assert columns(ChangelogKind.APPEND, None)[0] == "CAST(NULL AS STRING)"
@@ -296,19 +300,21 @@ def test_rows_as_keys_and_values(broker: Broker, tmp_path: Path) -> None:
     key, value = columns(ChangelogKind.CHANGELOG, None, ", changelog = 'column'")
     assert "`_op` AS `_op`" in value and not value.startswith("CASE")
     assert columns(ChangelogKind.UPSERT, ())[0] == "'{}'"
-    with pytest.raises(RunError, match="replaces rows by id, and the sink out is keyed by v"):
+    with pytest.raises(RunError, match="replaces rows by id, but the sink out has the key v"):
         columns(ChangelogKind.UPSERT, ("id",), ", key = 'v'")
-    with pytest.raises(RunError, match="as text a key has one column"):
+    with pytest.raises(RunError, match="a text key has one column"):
         columns(ChangelogKind.UPSERT, ("id", "v"), ", key_format = 'text'")
 
 
-def test_the_marker_says_generation_and_owner(broker: Broker, topic: str, tmp_path: Path) -> None:
-    to = sink(broker, topic, tmp_path)
+def test_writes_generation_and_owner_into_the_marker(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    to = open_sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     epoch = EpochId(3, 41)
     to.publish(epoch, stage(to, epoch, ["a"]))
     from confluent_kafka import TopicPartition
 
-    (found,) = to.transactions.consumer.committed([TopicPartition(topic, 0)], timeout=30)
-    assert found.offset == 42
-    assert json.loads(found.metadata) == {"generation": 3, "owner": to.owner}
+    (position,) = to.transactions.consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    assert position.offset == 42
+    assert json.loads(position.metadata) == {"generation": 3, "owner": to.owner}

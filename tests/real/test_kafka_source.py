@@ -1,4 +1,4 @@
-"""Topics as a source, without Spark: what is cut, what tasks read of it, what is rejected."""
+"""The Kafka source without Spark: planned ranges, what tasks read, and rejected topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidegate.errors import RunError, SystemUnavailable
 from tidegate.operators.vectorized import VectorFailed
 
 
-def declared(broker: Broker, topic: str, options: str = "") -> Source:
+def declare(broker: Broker, topic: str, options: str = "") -> Source:
     brokers = "" if "brokers =" in options else f", brokers = '{broker.brokers}'"
     compiled = compile_text(
         f"CREATE SOURCE s (a BIGINT) WITH (connector = 'kafka', topic = '{topic}'{brokers}{options});"
@@ -35,8 +35,8 @@ def declared(broker: Broker, topic: str, options: str = "") -> Source:
     return source
 
 
-def opened(broker: Broker, topic: str, options: str = "") -> KafkaSource:
-    return KafkaSource(SourceContext(declared(broker, topic, options), "", "", Settings()))
+def open_source(broker: Broker, topic: str, options: str = "") -> KafkaSource:
+    return KafkaSource(SourceContext(declare(broker, topic, options), "", "", Settings()))
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def topic() -> str:
 
 
 @pytest.fixture(autouse=True)
-def always_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_source, "_LOOK_SECONDS", 0.0)
+def refresh_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_source, "_REFRESH_S", 0.0)
 
 
 def read(source: KafkaSource, input_range: InputRange | None) -> list[str]:
-    """The texts that the tasks of a cut read, in the order of tasks."""
+    """Return the records that the tasks of a range read, in the order of tasks."""
     assert input_range is not None
     reader = KafkaReader(source.connection, ("topic", "offset"))
     batches = [
@@ -68,11 +68,9 @@ def ends(input_range: InputRange | None) -> list[int]:
     return [end for _, _, end in input_range.offset["partitions"]]
 
 
-def test_every_record_is_cut_once_and_the_first_cut_tells_the_partitions(
-    broker: Broker, topic: str
-) -> None:
+def test_plans_every_record_once_and_an_empty_first_range(broker: Broker, topic: str) -> None:
     broker.create(topic, 3)
-    source = opened(broker, topic)
+    source = open_source(broker, topic)
     first = source.plan_range(None, 2)
     assert first is not None and first.partitions == 3 and not first.more
     assert read(source, first) == [] and ends(first) == [0, 0, 0]
@@ -81,86 +79,84 @@ def test_every_record_is_cut_once_and_the_first_cut_tells_the_partitions(
     broker.produce(topic, texts(10, 5000), 2)
     input_range = source.plan_range(first.offset, 2)
     assert input_range is not None and [len(parts) for (parts,) in input_range.splits] == [1, 2]
-    assert read(source, input_range) == [*texts(2500), *texts(10, 5000)], "in order, over two tasks"
-    assert read(source, input_range) == read(source, input_range), "any number of times"
+    assert read(source, input_range) == [*texts(2500), *texts(10, 5000)], "in order, in two tasks"
+    assert read(source, input_range) == read(source, input_range), "repeatable"
     assert ends(input_range) == [0, 2500, 10] and source.plan_range(input_range.offset, 2) is None
 
 
-def test_an_epoch_has_a_limit_and_all_partitions_move(broker: Broker, topic: str) -> None:
+def test_limits_an_epoch_and_reads_from_all_partitions(broker: Broker, topic: str) -> None:
     broker.create(topic, 2)
     broker.produce(topic, texts(90), 0)
     broker.produce(topic, texts(10, 90), 1)
-    source = opened(broker, topic, ", rows_per_epoch = 20")
+    source = open_source(broker, topic, ", rows_per_epoch = 20")
     input_range = source.plan_range(None, 2)
     assert input_range is not None and (
         ends(input_range),
         input_range.more,
         input_range.behind,
     ) == ([18, 2], True, 80)
-    seen = read(source, input_range)
+    records = read(source, input_range)
     while input_range is not None and input_range.more:
         input_range = source.plan_range(input_range.offset, 2)
-        seen += read(source, input_range)
-    assert sorted(seen) == texts(100)
+        records += read(source, input_range)
+    assert sorted(records) == texts(100)
 
 
-def test_what_a_transaction_aborted_or_has_not_committed_is_not_read(
-    broker: Broker, topic: str
-) -> None:
+def test_skips_aborted_and_uncommitted_transactions(broker: Broker, topic: str) -> None:
     broker.create(topic)
     broker.produce_in_transaction(topic, ["a", "b"], 0, commit=True)
     broker.produce_in_transaction(topic, ["never"], 0, commit=False)
-    source = opened(broker, topic)
+    source = open_source(broker, topic)
     input_range = source.plan_range(None, 1)
     assert read(source, input_range) == ["a", "b"]
-    assert ends(input_range) == [5], "markers and what was aborted take offsets"
+    assert ends(input_range) == [5], "markers and aborted records have offsets"
     assert input_range is not None and source.plan_range(input_range.offset, 1) is None
     broker.produce_in_transaction(topic, ["never"], 0, commit=False)
     again = source.plan_range(input_range.offset, 1)
     assert read(source, again) == [] and ends(again) == [7]
     from confluent_kafka import Producer
 
-    open_one = Producer({"bootstrap.servers": broker.brokers, "transactional.id": topic})
-    open_one.init_transactions(60)
-    open_one.begin_transaction()
-    open_one.produce(topic, "late")
-    open_one.flush(60)
+    producer = Producer({"bootstrap.servers": broker.brokers, "transactional.id": topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, "late")
+    producer.flush(60)
     broker.produce(topic, ["behind"])
     assert again is not None and source.plan_range(again.offset, 1) is None
-    open_one.commit_transaction(60)
+    producer.commit_transaction(60)
     broker.settle(topic)
     assert read(source, source.plan_range(again.offset, 1)) == ["late", "behind"]
 
 
-def test_where_a_stream_begins(broker: Broker, topic: str) -> None:
+def test_starts_where_the_option_says(broker: Broker, topic: str) -> None:
     broker.create(topic, 2)
     broker.produce(topic, ["1", "2"], 0, timestamp=1_000_000)
     broker.produce(topic, ["3"], 0, timestamp=2_000_000)
     broker.produce(topic, ["4"], 1, timestamp=1_500_000)
 
-    def begins(start: str) -> list[str]:
-        source = opened(broker, topic, f", start = '{start}'")
+    def first_records(start: str) -> list[str]:
+        source = open_source(broker, topic, f", start = '{start}'")
         return read(source, source.plan_range(None, 2))
 
-    assert begins("earliest") == ["1", "2", "3", "4"]
-    assert begins("latest") == []
-    assert begins("1970-01-01 00:25:00") == ["3", "4"]
-    assert begins("1970-01-01T00:33:20Z") == ["3"]
-    assert begins("2100-01-01") == []
-    assert begins(json.dumps({topic: {"0": 1}})) == ["2", "3", "4"]
+    assert first_records("earliest") == ["1", "2", "3", "4"]
+    assert first_records("latest") == []
+    assert first_records("1970-01-01 00:25:00") == ["3", "4"]
+    assert first_records("1970-01-01T00:33:20Z") == ["3"]
+    assert first_records("2100-01-01") == []
+    assert first_records(json.dumps({topic: {"0": 1}})) == ["2", "3", "4"]
     with pytest.raises(
         RunError, match=f"offset 9 of partition 0 of the topic {topic}, which has 0 to 3"
     ):
-        begins(json.dumps({topic: {"0": 9}}))
+        first_records(json.dumps({topic: {"0": 9}}))
 
 
-def test_what_comes_after_a_start_at_the_end_is_never_lost(broker: Broker, topic: str) -> None:
+def test_loses_nothing_after_a_start_at_the_end(broker: Broker, topic: str) -> None:
     broker.create(topic)
     broker.produce(topic, ["before"])
-    first = opened(broker, topic, ", start = 'latest'").plan_range(None, 1)
+    first = open_source(broker, topic, ", start = 'latest'").plan_range(None, 1)
     assert first is not None
     broker.produce(topic, ["after"])
-    source = opened(broker, topic, ", start = 'latest'")
+    source = open_source(broker, topic, ", start = 'latest'")
     assert read(source, source.plan_range(first.offset, 1)) == ["after"]
     broker.grow(topic, 2)
     broker.produce(topic, ["in a new partition"], 1)
@@ -169,14 +165,14 @@ def test_what_comes_after_a_start_at_the_end_is_never_lost(broker: Broker, topic
     assert input_range is not None and input_range.partitions == 2
 
 
-def test_lists_and_patterns_of_topics(broker: Broker) -> None:
+def test_reads_lists_and_patterns_of_topics(broker: Broker) -> None:
     stem = f"p{uuid.uuid4().hex[:6]}"
     for name in ("a", "b"):
         broker.create(f"{stem}-{name}")
         broker.produce(f"{stem}-{name}", [name])
-    both = opened(broker, f"{stem}-b, {stem}-a")
+    both = open_source(broker, f"{stem}-b, {stem}-a")
     assert read(both, both.plan_range(None, 1)) == ["b", "a"]
-    pattern = opened(broker, f"^{stem}-.*")
+    pattern = open_source(broker, f"^{stem}-.*")
     input_range = pattern.plan_range(None, 1)
     assert read(pattern, input_range) == ["a", "b"]
     broker.create(f"{stem}-c")
@@ -187,23 +183,23 @@ def test_lists_and_patterns_of_topics(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_not_there_is_rejected_when_it_is_opened(broker: Broker, topic: str) -> None:
+def test_rejects_missing_topics_settings_and_brokers(broker: Broker, topic: str) -> None:
     broker.create(topic)
-    with pytest.raises(RunError, match=f"reads the topic {topic}x, and there is no") as error:
-        opened(broker, f"{topic}x")
+    with pytest.raises(RunError, match=f"reads the topic {topic}x, which does not exist") as error:
+        open_source(broker, f"{topic}x")
     assert error.value.hint == f"did you mean {topic}?"
-    with pytest.raises(RunError, match="no such topic"):
-        opened(broker, f"^{topic}-nothing.*")
+    with pytest.raises(RunError, match="but there are none"):
+        open_source(broker, f"^{topic}-nothing.*")
     with pytest.raises(RunError, match="kafka") as rejected:
-        opened(broker, topic, ", kafka.no.such.setting = 'x'")
+        open_source(broker, topic, ", kafka.no.such.setting = 'x'")
     assert rejected.value.code == "TG-207"
     with pytest.raises(SystemUnavailable, match="cannot reach the brokers 127"):
-        opened(broker, topic, ", brokers = '127.0.0.1:1'")
+        open_source(broker, topic, ", brokers = '127.0.0.1:1'")
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("password", [PASSWORD, "zz-wrong-zz"])
-def test_a_password_is_never_shown(
+def test_never_shows_a_password(
     broker: Broker, topic: str, password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create(topic)
@@ -211,76 +207,77 @@ def test_a_password_is_never_shown(
         f", brokers = '{broker.sasl_brokers}', security_protocol = 'sasl_plaintext', "
         f"sasl_username = '{USER}', sasl_password = '{password}'"
     )
-    source = declared(broker, topic, options)
+    source = declare(broker, topic, options)
     context = SourceContext(source, "", "", Settings())
     if password == PASSWORD:
         broker.produce(topic, ["a"])
-        good = KafkaSource(context)
-        input_range = good.plan_range(None, 1)
-        assert read(good, input_range) == ["a"]
-        shown = [repr(good.connection), repr(KafkaReader(good.connection, ())), repr(source)]
+        connected = KafkaSource(context)
+        input_range = connected.plan_range(None, 1)
+        assert read(connected, input_range) == ["a"]
+        reader = KafkaReader(connected.connection, ())
+        shown = [repr(connected.connection), repr(reader), repr(source)]
         shown += [json.dumps(input_range.offset) if input_range else "", source.create_sql()]
     else:
-        monkeypatch.setattr(kafka_tasks, "_SILENT_SECONDS", 2.0)
+        monkeypatch.setattr(kafka_tasks, "_SILENCE_TIMEOUT_S", 2.0)
         task = KafkaReader(connection_of("s", source.options), ())
         shown = []
         for work in (
             lambda: KafkaSource(context),
             lambda: list(task.read([[0, topic, 0, 0, 1, 0]])),
         ):
-            with pytest.raises(RunError, match="is not let in") as error:
+            with pytest.raises(RunError, match="rejected the login of") as error:
                 work()
             assert error.value.code == "TG-512"
             shown.append(error.value.render())
     assert not any(password in text for text in shown)
 
 
-def test_records_that_are_gone_are_an_error_or_counted(broker: Broker, topic: str) -> None:
+def test_rejects_or_counts_removed_records(broker: Broker, topic: str) -> None:
     broker.create(topic)
     broker.produce(topic, texts(10))
-    source = opened(broker, topic, ", rows_per_epoch = 4")
+    source = open_source(broker, topic, ", rows_per_epoch = 4")
     input_range = source.plan_range(None, 1)
     broker.delete_before(topic, 0, 7)
     assert input_range is not None
     with pytest.raises(
-        RunError, match="begins at offset 7, and the next one to read was 4"
+        RunError, match="begins at offset 7, but the next offset to read is 4"
     ) as error:
         source.plan_range(input_range.offset, 1)
     assert "on_data_loss = 'continue'" in (error.value.hint or "")
-    going_on = opened(broker, topic, ", on_data_loss = 'continue'")
-    after = going_on.plan_range(input_range.offset, 1)
+    tolerant = open_source(broker, topic, ", on_data_loss = 'continue'")
+    after = tolerant.plan_range(input_range.offset, 1)
     assert after is not None and after.lost == 3
-    assert read(going_on, after) == ["0007", "0008", "0009"]
-    with pytest.raises(SystemUnavailable, match="are gone"):
-        read(going_on, input_range)
+    assert read(tolerant, after) == ["0007", "0008", "0009"]
+    with pytest.raises(SystemUnavailable, match="do not exist anymore"):
+        read(tolerant, input_range)
 
 
-def test_a_topic_that_was_created_again_is_another_one(broker: Broker, topic: str) -> None:
+def test_detects_a_topic_that_was_created_again(broker: Broker, topic: str) -> None:
     broker.create(topic)
     broker.produce(topic, ["old"])
-    source = opened(broker, topic)
+    source = open_source(broker, topic)
     input_range = source.plan_range(None, 1)
     broker.drop(topic)
-    _until_gone(broker, topic)
+    _wait_until_deleted(broker, topic)
     broker.create(topic)
     broker.produce(topic, ["new", "newer"])
     assert input_range is not None
     with pytest.raises(RunError, match="was deleted and created again"):
-        opened(broker, topic).plan_range(input_range.offset, 1)
-    going_on = opened(broker, topic, ", on_data_loss = 'continue'")
-    assert read(going_on, going_on.plan_range(input_range.offset, 1)) == ["new", "newer"]
+        open_source(broker, topic).plan_range(input_range.offset, 1)
+    tolerant = open_source(broker, topic, ", on_data_loss = 'continue'")
+    assert read(tolerant, tolerant.plan_range(input_range.offset, 1)) == ["new", "newer"]
 
 
-def _until_gone(broker: Broker, topic: str) -> None:
+def _wait_until_deleted(broker: Broker, topic: str) -> None:
     deadline = time.monotonic() + 30
     while topic in broker.admin().list_topics(timeout=10).topics:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_offsets_of_another_cluster_are_rejected(broker: Broker, topic: str) -> None:
+def test_rejects_offsets_of_another_cluster(broker: Broker, topic: str) -> None:
     broker.create(topic)
-    source = opened(broker, topic)
+    source = open_source(broker, topic)
     input_range = source.plan_range(None, 1)
     assert input_range is not None
     with pytest.raises(RunError, match="was read from the cluster elsewhere") as error:
@@ -288,47 +285,45 @@ def test_offsets_of_another_cluster_are_rejected(broker: Broker, topic: str) -> 
     assert error.value.code == "TG-603"
 
 
-def test_a_task_gives_up_on_a_broker_that_is_silent(
+def test_a_task_fails_if_the_broker_is_silent(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create(topic)
     broker.produce(topic, ["a"])
-    source = opened(broker, topic)
+    source = open_source(broker, topic)
     input_range = source.plan_range(None, 1)
     assert input_range is not None
-    monkeypatch.setattr(kafka_tasks, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(kafka_tasks, "_SILENCE_TIMEOUT_S", 0.2)
     ((part,),) = input_range.splits[0]
     beyond: list[Any] = [*part[:4], part[4] + 5, part[5]]
     with pytest.raises(SystemUnavailable, match="silent"):
         list(KafkaReader(source.connection, ()).read([beyond]))
 
 
-def test_what_a_record_tells_besides_its_content(
-    broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_reads_the_metadata_of_records(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create(topic)
     broker.produce(
         topic, ["v", None], 0, keys=["k", None], timestamp=1_500, headers=[("h", b"1"), ("h", None)]
     )
-    source = opened(broker, topic)
+    source = open_source(broker, topic)
     input_range = source.plan_range(None, 1)
     assert input_range is not None
     names = ("topic", "partition", "offset", "timestamp", "key", "headers")
     ((batch, count),) = KafkaReader(source.connection, names).read(input_range.splits[0][0])
     assert count == 2
-    told = [batch.column(f"_tg_meta_{name}").to_pylist() for name in names]
-    assert told[:3] == [[topic, topic], [0, 0], [0, 1]]
-    assert [at.timestamp() for at in told[3]] == [1.5, 1.5]
-    assert told[4] == [b"k", None]
-    assert told[5][0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    metadata = [batch.column(f"_tg_meta_{name}").to_pylist() for name in names]
+    assert metadata[:3] == [[topic, topic], [0, 0], [0, 1]]
+    assert [at.timestamp() for at in metadata[3]] == [1.5, 1.5]
+    assert metadata[4] == [b"k", None]
+    assert metadata[5][0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert batch.column(kafka_tasks.TOMBSTONE).to_pylist() == [False, True]
 
 
-def test_plain_json_is_decoded_by_tasks_and_all_else_by_spark(broker: Broker, topic: str) -> None:
+def test_tasks_decode_plain_json_and_leave_the_rest_to_spark(broker: Broker, topic: str) -> None:
     broker.create(topic, 2)
     for partition in range(2):
         broker.produce(topic, [json.dumps({"a": 10 * partition + n}) for n in range(3)], partition)
-    source = opened(broker, topic)
+    source = open_source(broker, topic)
     reader = source.direct(Read((("a", "BIGINT"),), arrival=True))
     input_range = source.plan_range(None, 1)
     assert reader is not None and input_range is not None
@@ -347,5 +342,5 @@ def test_plain_json_is_decoded_by_tasks_and_all_else_by_spark(broker: Broker, to
         assert later is not None
         list(reader.read(later.splits[0][0]))
     for options in (", format = 'csv'", ", changelog = true", ", timestamp_format = 'yyyy'"):
-        assert opened(broker, topic, options).direct(Read((("a", "BIGINT"),))) is None
+        assert open_source(broker, topic, options).direct(Read((("a", "BIGINT"),))) is None
     assert source.direct(Read((("a", "BIGINT"),), located=True)) is None

@@ -1,4 +1,4 @@
-"""A schema registry on loopback, as far as Tidegate asks one."""
+"""A schema registry on loopback with the requests that Tidegate sends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USER, PASSWORD = "alice", "zz-registry-password-zz"
 
 
 class FakeRegistry(ThreadingHTTPServer):
-    """Schemas by number; `code` makes it answer with an error."""
+    """Stores schemas by ID. With `code` it responds with an error, with `redirect` it redirects."""
 
     daemon_threads = True
 
@@ -33,7 +33,7 @@ class FakeRegistry(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def add(self, schema: str, **more: Any) -> int:
-        """A schema is known by one number, however often it comes; numbers begin at 1."""
+        """Return the ID of a schema, which is registered if it is new. IDs begin at 1."""
         item = {"schema": schema, **more}
         if item not in self.schemas:
             self.schemas.append(item)
@@ -42,7 +42,7 @@ class FakeRegistry(ThreadingHTTPServer):
     def answer(self, path: str, given: dict[str, Any] | None) -> tuple[int, Any]:
         self.asked.append(path)
         if self.code is not None:
-            # Servers like to repeat what they were given.
+            # Some servers repeat parts of the request.
             return self.code, {"error_code": self.code, "message": f"no, {PASSWORD}"}
         _, first, second, *rest = path.split("/")
         if given is None and (first, second) == ("schemas", "ids"):
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Do not log."""
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""Records in Avro, as texts that Spark decodes, and rows as records in Avro.
+"""The schema registry, and the conversion of Avro records to JSON and of rows to Avro records.
 
-A record becomes JSON, so that one way leads from records to rows. What JSON cannot tell apart is
-judged by the schema: bytes are for BINARY alone, and a number is no time unless the schema says so.
-Tasks import this module: it must load little.
+Records become JSON, so that all formats are decoded in one way. JSON cannot express some
+differences between types, so these are checked against the schema: bytes only fit BINARY columns,
+and a number is only a time if its logical type says that.
+
+Tasks import this module, so it must load little.
 """
 
 from __future__ import annotations
@@ -20,17 +22,18 @@ import pyarrow as pa
 
 from tidegate.errors import RunError, SystemUnavailable, TidegateError
 
-# ---- A schema registry: which schema a number stands for. Tasks import it: it must load little.
+# ---- The schema registry, which assigns IDs to schemas.
 
-# How long the registry may take to answer.
-_ANSWER_SECONDS = 10.0
-_TYPE = "application/vnd.schemaregistry.v1+json"
+# How long the registry may take to respond.
+_RESPONSE_TIMEOUT_S = 10.0
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Where schemas are registered; goes to tasks, and never shows its password."""
+    """A client of a schema registry. It is pickled for tasks, and its repr hides the password."""
 
+    # The declared source or sink; error messages begin with it.
     owner: str
     url: str
     username: str | None = None
@@ -38,185 +41,203 @@ class Registry:
 
     @classmethod
     def of(cls, owner: str, options: Mapping[str, Any]) -> Registry | None:
-        """The registry of a declared source or sink, if it has one."""
+        """Create the registry of a source or sink; None if it has none."""
         url = options["registry_url"]
         if url is None:
             return None
-        own = (options["registry_username"], options["registry_password"])
-        return cls(owner, url.rstrip("/"), *own)
+        return cls(
+            owner, url.rstrip("/"), options["registry_username"], options["registry_password"]
+        )
 
-    def schema(self, number: int) -> str | None:
-        """The schema of a number; None if there is none."""
-        found = self._ask(f"/schemas/ids/{number}")
-        if found is None:
+    def schema(self, schema_id: int) -> str | None:
+        """Return the schema with this ID, or None if it does not exist."""
+        response = self._request(f"/schemas/ids/{schema_id}")
+        if response is None:
             return None
-        kind = found.get("schemaType") or "AVRO"
-        if kind != "AVRO" or found.get("references"):
-            why = "refers to others" if kind == "AVRO" else f"is of the type {kind}"
+        schema_type = response.get("schemaType") or "AVRO"
+        if schema_type != "AVRO" or response.get("references"):
+            reason = (
+                "refers to other schemas"
+                if schema_type == "AVRO"
+                else f"has the type {schema_type}"
+            )
             raise RunError(
                 "TG-523",
-                f"{self.owner}: the schema {number} of the registry {self.url} {why}",
-                hint="only Avro schemas that stand by themselves are read: use format = 'raw'.",
+                f"{self.owner}: the schema {schema_id} of the registry {self.url} {reason}",
+                hint="only Avro schemas without references are supported: use format = 'raw'.",
             )
-        return str(found["schema"])
+        return str(response["schema"])
 
     def register(self, subject: str, schema: str) -> int:
-        """The number of a schema, which gets one if it is new."""
+        """Register a schema if it is new, and return its ID."""
         from urllib.parse import quote
 
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        found = self._ask(path, {"schema": schema})
-        if found is None:
-            raise self._odd("does not know how to register a schema")
-        return int(found["id"])
+        response = self._request(path, {"schema": schema})
+        if response is None:
+            raise self._unexpected("does not support registering schemas")
+        return int(response["id"])
 
-    def _ask(self, path: str, given: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """What it answers; None if it says that there is no such thing."""
+    def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the response of the registry; None if it responds with 404."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import Request
 
-        headers = {"Accept": _TYPE, "Content-Type": _TYPE}
+        headers = {"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE}
         if self.username is not None:
-            login = f"{self.username}:{self.password or ''}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
-        body = json.dumps(given).encode() if given is not None else None
+            headers["Authorization"] = f"Basic {self._login}"
+        data = json.dumps(body).encode() if body is not None else None
         try:
-            with _open(Request(self.url + path, body, headers)) as answer:
-                found = json.load(answer)
+            with _open(Request(self.url + path, data, headers)) as response:
+                content = json.load(response)
         except HTTPError as error:
             with error:
-                self._require_missing(error.code, error.read(2000))
+                self._require_not_found(error.code, error.read(2000))
                 return None
         except (OSError, HTTPException) as error:
-            raise self._away(str(getattr(error, "reason", error))) from None
+            raise self._unavailable(str(getattr(error, "reason", error))) from None
         except ValueError:
-            raise self._odd("answers something that is not JSON") from None
-        if not isinstance(found, dict):
-            raise self._odd("answers something that is not an object")
-        return found
+            raise self._unexpected("returns a response that is not JSON") from None
+        if not isinstance(content, dict):
+            raise self._unexpected("returns a response that is not a JSON object")
+        return content
 
-    def _require_missing(self, code: int, answer: bytes) -> None:
-        """That there is no such thing is an answer; all else it rejects with is an error."""
-        if code == 404:
+    def _require_not_found(self, status: int, content: bytes) -> None:
+        """Raise the error for any failed response except 404."""
+        if status == 404:
             return
-        if code in (401, 403):
+        if status in (401, 403):
             raise RunError(
                 "TG-512",
-                f"{self.owner} is not let in by the registry {self.url}",
+                f"the registry {self.url} rejected the login of {self.owner}",
                 hint="check registry_username and registry_password.",
             )
-        if code in (408, 429) or code >= 500:
-            raise self._away(f"it answers with {code}")
-        told = " ".join(answer.decode("utf-8", "replace").split())
-        raise self._odd(f"rejects with {code}: {self._hidden(told)}")
+        if status in (408, 429) or status >= 500:
+            raise self._unavailable(f"it responds with status {status}")
+        text = " ".join(content.decode("utf-8", "replace").split())
+        raise self._unexpected(f"responds with status {status}: {self._without_secrets(text)}")
 
-    def _hidden(self, text: str) -> str:
-        return text.replace(self.password, "***") if self.password else text
+    @property
+    def _login(self) -> str:
+        return base64.b64encode(f"{self.username}:{self.password or ''}".encode()).decode()
 
-    def _away(self, why: str) -> SystemUnavailable:
+    def _without_secrets(self, text: str) -> str:
+        if not self.password:
+            return text
+        return text.replace(self.password, "***").replace(self._login, "***")
+
+    def _unavailable(self, reason: str) -> SystemUnavailable:
         return SystemUnavailable(
-            f"{self.owner} cannot reach the registry {self.url}: {self._hidden(why)}",
+            f"{self.owner} cannot reach the registry {self.url}: {self._without_secrets(reason)}",
             "start the registry, or correct the option registry_url.",
         )
 
-    def _odd(self, what: str) -> TidegateError:
+    def _unexpected(self, problem: str) -> TidegateError:
         return RunError(
             "TG-529",
-            f"{self.owner}: the registry {self.url} {what}",
-            hint="check registry_url, and whether the schema fits those that the subject has.",
+            f"{self.owner}: the registry {self.url} {problem}",
+            hint="check registry_url, and whether the schema is compatible with the earlier ones "
+            "of its subject.",
         )
 
 
 def _open(request: Any) -> Any:
-    """Send a request without following redirects: they would receive the login, too."""
+    """Send a request without following redirects: their target would receive the login, too."""
     from urllib.request import HTTPRedirectHandler, build_opener
 
     class NoRedirects(HTTPRedirectHandler):
         def redirect_request(self, *_: Any) -> None:
             return None
 
-    return build_opener(NoRedirects).open(request, timeout=_ANSWER_SECONDS)
+    return build_opener(NoRedirects).open(request, timeout=_RESPONSE_TIMEOUT_S)
 
 
-# Why a record is no record of its schema; NULL if it is one.
+# The hidden column with the reason why a record is malformed; NULL if it is not.
 REASON = "_tg_avro_reason"
-# What is written beside the columns of a row: its key, and whether it goes.
-KEY, GONE = "_tg_key_out", "_tg_gone_out"
+# Columns that are written next to those of a row: its key, and whether it deletes the key.
+KEY, DELETED = "_tg_key_out", "_tg_gone_out"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The first byte of a record whose schema is in a registry; four with the number of it follow.
+# The wire format of registries: this byte, four bytes with the schema ID, then the record.
 _MAGIC = b"\0"
-_PREFIX = 5
-_BINARY = ("bytes", "fixed")
+_PREFIX_BYTES = 5
+_BINARY_TYPES = ("bytes", "fixed")
 
 
-class NoRecord(Exception):
-    """Bytes that are no record of their schema."""
+class MalformedRecord(Exception):
+    """A record does not match its schema."""
 
 
 def require_avro() -> None:
-    """The codec comes with the extra `kafka`."""
+    """Check that fastavro is installed; it comes with the extra `kafka`."""
     try:
         import fastavro  # noqa: F401
     except ImportError:
         raise RunError(
-            "TG-521", "the codec for Avro is not installed", hint="pip install 'tidegate[kafka]'."
+            "TG-521", "the Avro codec is not installed", hint="pip install 'tidegate[kafka]'."
         ) from None
 
 
-# Reading
+# ---- Reading.
 
 
 @dataclass(frozen=True)
 class AvroDecoder:
-    """Makes JSON of the records of a source; the schema is given, or each record says which."""
+    """Converts the records of a source to JSON.
+
+    The schema is an option of the source, or each record has its ID in the registry.
+    """
 
     columns: pa.Schema
     schema: str | None
     registry: Registry | None
 
     def texts(self, values: Sequence[bytes]) -> tuple[list[bytes], list[str | None]]:
-        """The texts of records, and why they are none."""
+        """Return the JSON of each record, and the reason why it is malformed or None.
+
+        The text of a malformed record is not JSON. It has the bytes of the record in hexadecimal,
+        for the dead letters.
+        """
         texts: list[bytes] = []
         reasons: list[str | None] = []
-        writers: dict[int | None, _Writer] = {}
+        schemas: dict[int | None, _WriterSchema] = {}
         for value in values:
             try:
-                texts.append(self._text(value, writers))
+                texts.append(self._text(value, schemas))
                 reasons.append(None)
-            except NoRecord as error:
-                # What begins like this is no JSON.
+            except MalformedRecord as error:
                 texts.append(b"avro " + value.hex().encode())
                 reasons.append(str(error))
         return texts, reasons
 
-    def _text(self, value: bytes, writers: dict[int | None, _Writer]) -> bytes:
+    def _text(self, value: bytes, schemas: dict[int | None, _WriterSchema]) -> bytes:
         from fastavro import schemaless_reader
 
-        number, body = None, value
+        schema_id, body = None, value
         if self.registry is not None:
-            if len(value) < _PREFIX or value[:1] != _MAGIC:
-                raise NoRecord("the record does not begin with the number of a schema")
-            number, body = int.from_bytes(value[1:_PREFIX], "big"), value[_PREFIX:]
-        if number not in writers:
-            writers[number] = _writer(self, number)
-        schema = writers[number]
-        if schema.misfit is not None:
-            raise NoRecord(schema.misfit)
-        rest = io.BytesIO(body)
+            if len(value) < _PREFIX_BYTES or value[:1] != _MAGIC:
+                raise MalformedRecord("the record does not begin with a schema ID")
+            schema_id = int.from_bytes(value[1:_PREFIX_BYTES], "big")
+            body = value[_PREFIX_BYTES:]
+        if schema_id not in schemas:
+            schemas[schema_id] = _writer_schema(self, schema_id)
+        schema = schemas[schema_id]
+        if schema.mismatch is not None:
+            raise MalformedRecord(schema.mismatch)
+        stream = io.BytesIO(body)
         try:
-            record: Any = schemaless_reader(rest, schema.parsed, None)
-            text = json.dumps(record, default=_plain, ensure_ascii=False).encode()
+            record: Any = schemaless_reader(stream, schema.parsed, None)
+            text = json.dumps(record, default=_json_value, ensure_ascii=False).encode()
         except Exception:
-            # Whatever the codec trips over: the bytes are not what the schema says.
-            raise NoRecord("not a record of the Avro schema") from None
-        if rest.tell() != len(body):
-            raise NoRecord("bytes after the record of the Avro schema")
+            # fastavro raises many types of errors for bytes that do not match the schema.
+            raise MalformedRecord("the record does not match the Avro schema") from None
+        if stream.tell() != len(body):
+            raise MalformedRecord("there are bytes after the end of the Avro record")
         return text
 
 
-def _plain(value: Any) -> str:
-    """What JSON has no value for, as Spark reads it for a column of the type."""
+def _json_value(value: Any) -> str:
+    """Convert a value without a JSON type to the text that Spark reads for its column type."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, (dt.datetime, dt.date, dt.time)):
@@ -225,162 +246,173 @@ def _plain(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Writer:
-    """A schema that records were written with, and why its records cannot be rows."""
+class _WriterSchema:
+    """A parsed schema of records, and the reason why its records cannot become rows, if any."""
 
     parsed: Any
-    misfit: str | None
+    mismatch: str | None
 
 
-_writers: dict[tuple[AvroDecoder, int | None], _Writer] = {}
+_writer_schemas: dict[tuple[AvroDecoder, int | None], _WriterSchema] = {}
 
 
-def _writer(decoder: AvroDecoder, number: int | None) -> _Writer:
-    """The schema of a record; what a number stands for never changes."""
-    key = (decoder, number)
-    if key not in _writers:
-        if number is None:
+def _writer_schema(decoder: AvroDecoder, schema_id: int | None) -> _WriterSchema:
+    """Return the schema of a record. It is cached: the schema of an ID never changes."""
+    key = (decoder, schema_id)
+    if key not in _writer_schemas:
+        if schema_id is None:
             text = decoder.schema
         else:
-            assert decoder.registry is not None, "numbers are of a registry"
-            text = decoder.registry.schema(number)
+            assert decoder.registry is not None, "only a registry has schema IDs"
+            text = decoder.registry.schema(schema_id)
         if text is None:
-            # It may be registered a moment later: not remembered.
-            raise NoRecord(f"the registry has no schema {number}")
-        _writers[key] = _judged(text, decoder.columns)
-    return _writers[key]
+            # Not cached: it may be registered a moment later.
+            raise MalformedRecord(f"the registry has no schema {schema_id}")
+        _writer_schemas[key] = _parse_schema(text, decoder.columns)
+    return _writer_schemas[key]
 
 
-def _judged(text: str, columns: pa.Schema) -> _Writer:
+def _parse_schema(text: str, columns: pa.Schema) -> _WriterSchema:
     from fastavro import parse_schema
 
-    names: dict[str, Any] = {}
+    named_types: dict[str, Any] = {}
     try:
-        parsed = parse_schema(json.loads(text), names)
+        parsed = parse_schema(json.loads(text), named_types)
     except Exception as error:
-        return _Writer(None, f"the Avro schema is not one ({type(error).__name__})")
+        return _WriterSchema(None, f"the Avro schema is invalid ({type(error).__name__})")
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
-        return _Writer(None, "the Avro schema is not that of a record")
-    return _Writer(parsed, _misfit(parsed, pa.struct(list(columns)), "", names))
+        return _WriterSchema(None, "the Avro schema does not describe a record")
+    return _WriterSchema(parsed, _mismatch(parsed, pa.struct(list(columns)), "", named_types))
 
 
 def schema_problem(text: str) -> str | None:
-    """What is wrong with the text of a schema, without the codec."""
+    """Return what is wrong with the text of a schema, or None. Does not need fastavro."""
     try:
-        found = json.loads(text)
+        schema = json.loads(text)
     except ValueError:
         return "it is not JSON"
-    if not isinstance(found, dict) or found.get("type") != "record" or "fields" not in found:
-        return 'it is not the schema of a record: {"type": "record", "name": …, "fields": […]}'
+    if not isinstance(schema, dict) or schema.get("type") != "record" or "fields" not in schema:
+        return 'it is not a record schema: {"type": "record", "name": …, "fields": […]}'
     return None
 
 
-def _misfit(schema: Any, kind: pa.DataType, name: str, names: dict[str, Any]) -> str | None:
-    """Why values of a schema cannot be those of a column, as far as JSON would hide it."""
+def _mismatch(
+    schema: Any, column_type: pa.DataType, name: str, named_types: dict[str, Any]
+) -> str | None:
+    """Return why values of a schema do not fit a column, as far as JSON would hide it."""
     if isinstance(schema, list):
-        found = (_misfit(branch, kind, name, names) for branch in schema if branch != "null")
-        return next((reason for reason in found if reason is not None), None)
+        reasons = (
+            _mismatch(branch, column_type, name, named_types)
+            for branch in schema
+            if branch != "null"
+        )
+        return next((reason for reason in reasons if reason is not None), None)
     if isinstance(schema, str):
-        if schema in names:
-            return _misfit(names[schema], kind, name, names)
+        if schema in named_types:
+            return _mismatch(named_types[schema], column_type, name, named_types)
         schema = {"type": schema}
-    what, logical = schema["type"], schema.get("logicalType")
-    if not isinstance(what, str):
-        return _misfit(what, kind, name, names)
-    inner = _inner(schema, kind, name)
-    if inner is not None:
-        found = (_misfit(*part, names) for part in inner)
-        return next((reason for reason in found if reason is not None), None)
-    return _plain_misfit(what, logical, kind, name)
+    avro_type, logical_type = schema["type"], schema.get("logicalType")
+    if not isinstance(avro_type, str):
+        return _mismatch(avro_type, column_type, name, named_types)
+    parts = _nested_parts(schema, column_type, name)
+    if parts is not None:
+        reasons = (_mismatch(*part, named_types) for part in parts)
+        return next((reason for reason in reasons if reason is not None), None)
+    return _scalar_mismatch(avro_type, logical_type, column_type, name)
 
 
-def _inner(
-    schema: dict[str, Any], kind: pa.DataType, name: str
+def _nested_parts(
+    schema: dict[str, Any], column_type: pa.DataType, name: str
 ) -> Iterator[tuple[Any, pa.DataType, str]] | None:
-    """The parts of a nested value; None if it is not the same kind of nesting."""
-    what = schema["type"]
-    if what == "record" and pa.types.is_struct(kind):
-        types = {item.name.lower(): item.type for item in kind}
-        before = f"{name}." if name else ""
-        fields = ((item["name"], item["type"]) for item in schema["fields"])
-        known = ((own, inner) for own, inner in fields if own.lower() in types)
-        return ((inner, types[own.lower()], before + own) for own, inner in known)
-    if what == "array" and pa.types.is_list(kind):
-        return iter([(schema["items"], kind.value_type, name)])
-    if what == "map" and pa.types.is_map(kind):
-        return iter([(schema["values"], kind.item_type, name)])
+    """Return the schemas, types and names inside a nested type; None if both are not nested."""
+    avro_type = schema["type"]
+    if avro_type == "record" and pa.types.is_struct(column_type):
+        types = {child.name.lower(): child.type for child in column_type}
+        prefix = f"{name}." if name else ""
+        fields = ((child["name"], child["type"]) for child in schema["fields"])
+        common = ((child, inner) for child, inner in fields if child.lower() in types)
+        return ((inner, types[child.lower()], prefix + child) for child, inner in common)
+    if avro_type == "array" and pa.types.is_list(column_type):
+        return iter([(schema["items"], column_type.value_type, name)])
+    if avro_type == "map" and pa.types.is_map(column_type):
+        return iter([(schema["values"], column_type.item_type, name)])
     return None
 
 
-def _plain_misfit(what: str, logical: str | None, kind: pa.DataType, name: str) -> str | None:
-    is_binary = what in _BINARY and logical != "decimal"
-    if pa.types.is_binary(kind):
-        return None if is_binary else f"{name} is BINARY, and in the Avro schema {logical or what}"
-    if is_binary and not (pa.types.is_struct(kind) or pa.types.is_list(kind)):
-        return f"{name} is {what} in the Avro schema: declare it as BINARY"
-    if pa.types.is_temporal(kind) and what in ("int", "long", "float", "double"):
-        wanted = "date" if pa.types.is_date(kind) else "timestamp"
-        if logical is None or wanted not in logical or "nanos" in logical:
-            return f"{name} is a {wanted}, and in the Avro schema {logical or what}"
+def _scalar_mismatch(
+    avro_type: str, logical_type: str | None, column_type: pa.DataType, name: str
+) -> str | None:
+    shown = logical_type or avro_type
+    is_binary = avro_type in _BINARY_TYPES and logical_type != "decimal"
+    if pa.types.is_binary(column_type):
+        return None if is_binary else f"{name} is BINARY, but {shown} in the Avro schema"
+    if is_binary and not (pa.types.is_struct(column_type) or pa.types.is_list(column_type)):
+        return f"{name} is {avro_type} in the Avro schema: declare it as BINARY"
+    if pa.types.is_temporal(column_type) and avro_type in ("int", "long", "float", "double"):
+        expected = "date" if pa.types.is_date(column_type) else "timestamp"
+        if logical_type is None or expected not in logical_type or "nanos" in logical_type:
+            return f"{name} is a {expected}, but {shown} in the Avro schema"
     return None
 
 
-# Writing
+# ---- Writing.
 
 
 def avro_schema(name: str, columns: pa.Schema) -> dict[str, Any]:
-    """The schema of rows; ValueError says what cannot be written."""
+    """Return the schema of rows. Raises ValueError if a column cannot be written."""
     record = re.sub(r"\W", "_", name, flags=re.ASCII)
     record = record if _NAME.fullmatch(record) else f"_{record}"
     return _avro_record(pa.struct(list(columns)), record, "")
 
 
-def _avro_type(kind: pa.DataType, record: str, shown: str) -> Any:
+def _avro_type(arrow_type: pa.DataType, record: str, path: str) -> Any:
+    """Return the Avro type for an Arrow type; `record` prefixes the names of nested records."""
     types = pa.types
-    if types.is_struct(kind):
-        return _avro_record(kind, record, shown)
-    if types.is_list(kind):
-        return {"type": "array", "items": _nullable(kind.value_type, record, shown)}
-    if types.is_map(kind):
-        if not types.is_string(kind.key_type):
-            raise ValueError(f"{shown} is a MAP whose keys are not STRING")
-        return {"type": "map", "values": _nullable(kind.item_type, record, shown)}
-    if types.is_decimal(kind):
-        sizes = {"precision": kind.precision, "scale": kind.scale}
+    if types.is_struct(arrow_type):
+        return _avro_record(arrow_type, record, path)
+    if types.is_list(arrow_type):
+        return {"type": "array", "items": _nullable(arrow_type.value_type, record, path)}
+    if types.is_map(arrow_type):
+        if not types.is_string(arrow_type.key_type):
+            raise ValueError(f"{path} is a MAP whose keys are not STRING")
+        return {"type": "map", "values": _nullable(arrow_type.item_type, record, path)}
+    if types.is_decimal(arrow_type):
+        sizes = {"precision": arrow_type.precision, "scale": arrow_type.scale}
         return {"type": "bytes", "logicalType": "decimal", **sizes}
-    if types.is_timestamp(kind):
-        logical = "timestamp-micros" if kind.tz is not None else "local-timestamp-micros"
-        return {"type": "long", "logicalType": logical}
-    if types.is_date(kind):
+    if types.is_timestamp(arrow_type):
+        has_zone = arrow_type.tz is not None
+        logical_type = "timestamp-micros" if has_zone else "local-timestamp-micros"
+        return {"type": "long", "logicalType": logical_type}
+    if types.is_date(arrow_type):
         return {"type": "int", "logicalType": "date"}
-    for fits, what in _PLAIN:
-        if fits(kind):
-            return what
-    raise ValueError(f"{shown} has no type in Avro")
+    for matches, avro_type in _SCALAR_TYPES:
+        if matches(arrow_type):
+            return avro_type
+    raise ValueError(f"{path} has a type that Avro does not support")
 
 
-def _avro_record(kind: pa.DataType, record: str, shown: str) -> dict[str, Any]:
+def _avro_record(struct: pa.DataType, record: str, path: str) -> dict[str, Any]:
     fields = []
-    for item in kind:
-        if not _NAME.fullmatch(item.name):
-            raise ValueError(f"{item.name!r} is no name in Avro")
-        place = f"{shown}.{item.name}" if shown else item.name
-        kinds = _nullable(item.type, f"{record}_{item.name}", place)
-        fields.append({"name": item.name, "type": kinds, "default": None})
+    for child in struct:
+        if not _NAME.fullmatch(child.name):
+            raise ValueError(f"{child.name!r} is not a valid name in Avro")
+        child_path = f"{path}.{child.name}" if path else child.name
+        types = _nullable(child.type, f"{record}_{child.name}", child_path)
+        fields.append({"name": child.name, "type": types, "default": None})
     return {"type": "record", "name": record, "fields": fields}
 
 
-def _nullable(kind: pa.DataType, record: str, shown: str) -> list[Any]:
-    return ["null", _avro_type(kind, record, shown)]
+def _nullable(arrow_type: pa.DataType, record: str, path: str) -> list[Any]:
+    return ["null", _avro_type(arrow_type, record, path)]
 
 
-def _is_small(kind: pa.DataType) -> bool:
-    return kind in (pa.int8(), pa.int16(), pa.int32())
+def _is_small_integer(arrow_type: pa.DataType) -> bool:
+    return arrow_type in (pa.int8(), pa.int16(), pa.int32())
 
 
-_PLAIN = (
+_SCALAR_TYPES = (
     (pa.types.is_boolean, "boolean"),
-    (_is_small, "int"),
+    (_is_small_integer, "int"),
     (pa.types.is_int64, "long"),
     (pa.types.is_float32, "float"),
     (pa.types.is_float64, "double"),
@@ -391,62 +423,62 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class AvroEncoder:
-    """Makes records of rows; those of a registry begin with the number of their schema."""
+    """Encodes rows as Avro records. With a registry, records begin with the ID of their schema."""
 
     schema: str
-    number: int | None
+    schema_id: int | None
 
     def values(self, rows: pa.Table) -> list[bytes | None]:
-        """The records of rows; None for those that go."""
+        """Return the record of each row; None for rows that delete their key."""
         from fastavro import parse_schema
 
         parsed = parse_schema(json.loads(self.schema))
-        gone = rows.column(GONE).to_pylist()
-        written = rows.drop_columns([KEY, GONE])
-        records = _as_numbers(written).to_pylist(maps_as_pydicts="strict")
-        pairs = zip(records, gone, strict=True)
-        return [None if is_gone else self._value(record, parsed) for record, is_gone in pairs]
+        deleted = rows.column(DELETED).to_pylist()
+        fields = rows.drop_columns([KEY, DELETED])
+        records = _with_numeric_times(fields).to_pylist(maps_as_pydicts="strict")
+        pairs = zip(records, deleted, strict=True)
+        return [None if is_deleted else self._value(record, parsed) for record, is_deleted in pairs]
 
     def _value(self, record: dict[str, Any], parsed: Any) -> bytes:
         from fastavro import schemaless_writer
 
         out = io.BytesIO()
-        if self.number is not None:
-            out.write(_MAGIC + self.number.to_bytes(_PREFIX - 1, "big"))
+        if self.schema_id is not None:
+            out.write(_MAGIC + self.schema_id.to_bytes(_PREFIX_BYTES - 1, "big"))
         schemaless_writer(out, parsed, record)
         return out.getvalue()
 
 
-def _as_numbers(rows: pa.Table) -> pa.Table:
-    """Times as numbers: Python has no years beyond 9999."""
-    for place, item in enumerate(rows.schema):
-        number = pa.int32() if pa.types.is_date(item.type) else pa.int64()
-        if pa.types.is_temporal(item.type):
-            rows = rows.set_column(place, item.name, rows.column(place).cast(number))
+def _with_numeric_times(rows: pa.Table) -> pa.Table:
+    """Convert times to numbers: Python's datetime ends with the year 9999."""
+    for index, column in enumerate(rows.schema):
+        if pa.types.is_temporal(column.type):
+            number = pa.int32() if pa.types.is_date(column.type) else pa.int64()
+            rows = rows.set_column(index, column.name, rows.column(index).cast(number))
     return rows
 
 
 @dataclass
 class AvroWriter:
-    """Spools the keys and records of the rows of a task."""
+    """Encodes the rows of a task and spools their keys and records."""
 
-    inner: Any
+    spool: Any
     encoder: AvroEncoder
 
     def add(self, rows: pa.Table) -> None:
         values = pa.array(self.encoder.values(rows), pa.binary())
-        self.inner.add(pa.table({"key": rows.column(KEY), "value": values}))
+        self.spool.add(pa.table({"key": rows.column(KEY), "value": values}))
 
     def finish(self) -> list[str]:
-        return list(self.inner.finish())
+        return list(self.spool.finish())
 
 
 @dataclass(frozen=True)
 class AvroWriterFactory:
-    """Opens stagers in tasks."""
+    """Opens Avro writers in tasks."""
 
-    inner: Any
+    spool: Any
     encoder: AvroEncoder
 
     def open(self, stamp: str, task: int) -> AvroWriter:
-        return AvroWriter(self.inner.open(stamp, task), self.encoder)
+        return AvroWriter(self.spool.open(stamp, task), self.encoder)

@@ -1,8 +1,8 @@
-"""Records of Kafka as columns: bytes that Spark decodes, what records tell besides, what they do.
+"""Turns Kafka records into columns with Spark: text formats, raw records and Debezium envelopes.
 
-JSON and CSV are decoded as those of files are, so that the same text is the same row, and what is
-not a record is a dead letter that says its topic, partition and offset. Avro comes as JSON, or with
-the reason why it cannot.
+JSON and CSV records are decoded like those of files, so the same text gives the same row. A
+malformed record becomes a dead letter with its topic, partition and offset. Avro arrives as JSON,
+or with the reason why it is malformed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
     from tidegate.catalog.objects import Source
 
-_NO_VALUE = "the record has no value, and the source no PRIMARY KEY that it could delete"
+_NO_VALUE = "the record has no value, and the source has no PRIMARY KEY to delete by"
 
 
 @dataclass(frozen=True)
 class Records:
-    """How the records of a source are decoded."""
+    """Decodes the records of a source."""
 
     source: Source
-    # Whether rows must say where they stood, and bad records why they are bad.
+    # Whether rows carry their arrival position, and whether malformed records carry the reason.
     arrival: bool
     located: bool
 
@@ -63,7 +63,7 @@ class Records:
 
     @property
     def metadata(self) -> list[tuple[str, str, str]]:
-        """Columns of what records tell, with what that is and their types."""
+        """The METADATA columns: name, which metadata it is, and type."""
         return [
             (c.name, c.metadata, str(c.type))
             for c in self.source.stored_columns
@@ -71,19 +71,19 @@ class Records:
         ]
 
     def read(self, raw: DataFrame) -> DataFrame:
-        """The stored columns, _op if rows have one, and what is hidden."""
+        """Decode the frame of `KafkaReader` into stored columns, _op if any, and hidden columns."""
         if self.format == "raw":
-            return self._finished(self._raw(raw), self._names())
+            return self._with_hidden_columns(self._raw(raw), self._names())
         if self.format == "debezium-json":
             envelopes = Envelopes(self.record_columns, self.upserts)
-            rows = envelopes.rows(self._text(raw, envelopes.columns), self._passed())
-            return self._finished(rows, [*self._names(), OP])
+            rows = envelopes.rows(self._text(raw, envelopes.columns), self._hidden_columns())
+            return self._with_hidden_columns(rows, [*self._names(), OP])
         columns = self.text_columns
-        return self._finished(self._text(raw, columns), [name for name, _ in columns])
+        return self._with_hidden_columns(self._text(raw, columns), [name for name, _ in columns])
 
     @property
     def text_columns(self) -> list[tuple[str, str]]:
-        """What is read of the texts of records."""
+        """The columns that are read from the text of a record."""
         return [*self.record_columns, *([(OP, "STRING")] if self._has_op else [])]
 
     @property
@@ -92,162 +92,171 @@ class Records:
 
     @property
     def _has_op(self) -> bool:
-        """Whether _op is a field of records."""
+        """Whether _op is a field of the records."""
         return bool(self.options["changelog"]) and not self.upserts
 
     def _names(self) -> list[str]:
         return [name for name, _ in self.record_columns]
 
-    def _kept(self) -> tuple[str, ...]:
-        """What is known of a record besides its text."""
-        told = dict.fromkeys(metadata_column(what) for _, what, _ in self.metadata)
-        judged = (REASON,) if self.format == "avro" else ()
-        return (*ARRIVAL, PARTITION, TOMBSTONE, *told, *judged)
+    def _reader_columns(self) -> tuple[str, ...]:
+        """The columns of `KafkaReader` that are passed on while the text is decoded."""
+        metadata = dict.fromkeys(metadata_column(name) for _, name, _ in self.metadata)
+        reason = (REASON,) if self.format == "avro" else ()
+        return (*ARRIVAL, PARTITION, TOMBSTONE, *metadata, *reason)
 
-    def _passed(self) -> list[str]:
-        """All that is hidden, while a record becomes rows."""
+    def _hidden_columns(self) -> list[str]:
+        """All columns that are not columns of the source, until the rows are complete."""
         located = [RECORD_FILE, RECORD_LINE, BAD_REASON, BAD_COLUMN] if self.located else []
-        return [*self._kept(), *located, BAD_RECORD, CONTROL, NOW]
+        return [*self._reader_columns(), *located, BAD_RECORD, CONTROL, NOW]
 
     def _text(self, raw: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
-        given = {
+        options = {
             "format": "csv" if self.format == "csv" else "json",
             "multi_line": False,
             "encoding": "utf-8",
             "header": False,
             **{name: self.options[name] for name in _TEXT_OPTIONS},
         }
-        return TextFiles(given, tuple(columns), self._kept(), self.located, True).read(raw)
+        text_files = TextFiles(options, tuple(columns), self._reader_columns(), self.located, True)
+        return text_files.read(raw)
 
     def _raw(self, raw: DataFrame) -> DataFrame:
-        """The one column as it is; text must be text."""
-        (name, kind), *_ = self.record_columns
-        text = f"CAST({TEXT_BYTES} AS {kind})"
-        broken = f"NOT is_valid_utf8({text})" if kind == "STRING" else "false"
-        is_bad = f"coalesce({broken}, false)"
-        shown = [f"CASE WHEN NOT {TOMBSTONE} THEN {text} END AS {quoted(name)}"]
-        shown += [f"CASE WHEN {is_bad} THEN CAST({TEXT_BYTES} AS STRING) END AS {BAD_RECORD}"]
-        shown += [*self._kept(), CONTROL, NOW]
+        """Return the record as the only column. Invalid UTF-8 in a STRING is malformed."""
+        (name, sql_type), *_ = self.record_columns
+        text = f"CAST({TEXT_BYTES} AS {sql_type})"
+        invalid = f"NOT is_valid_utf8({text})" if sql_type == "STRING" else "false"
+        is_bad = f"coalesce({invalid}, false)"
+        columns = [f"CASE WHEN NOT {TOMBSTONE} THEN {text} END AS {quoted(name)}"]
+        columns += [f"CASE WHEN {is_bad} THEN CAST({TEXT_BYTES} AS STRING) END AS {BAD_RECORD}"]
+        columns += [*self._reader_columns(), CONTROL, NOW]
         if self.located:
-            shown += [RECORD_FILE, RECORD_LINE]
-            shown.append(f"CASE WHEN {is_bad} THEN 'not text in utf-8' END AS {BAD_REASON}")
-            shown.append(f"CAST(NULL AS STRING) AS {BAD_COLUMN}")
-        return raw.selectExpr(*shown)
+            columns += [RECORD_FILE, RECORD_LINE]
+            columns.append(f"CASE WHEN {is_bad} THEN 'not text in utf-8' END AS {BAD_REASON}")
+            columns.append(f"CAST(NULL AS STRING) AS {BAD_COLUMN}")
+        return raw.selectExpr(*columns)
 
-    def _finished(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
-        """Columns of metadata under their names, what a tombstone does, and what is hidden."""
-        shown = [quoted(name) for name in names]
-        shown += [f"{_as(what, kind)} AS {quoted(name)}" for name, what, kind in self.metadata]
+    def _with_hidden_columns(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
+        """Select the columns `names`, the metadata, _op, and the hidden columns of a source."""
+        columns = [quoted(name) for name in names]
+        columns += [
+            f"{_metadata_sql(metadata, sql_type)} AS {quoted(name)}"
+            for name, metadata, sql_type in self.metadata
+        ]
         tombstone = f"coalesce({TOMBSTONE}, false)"
         if self.upserts and self.format != "debezium-json":
-            shown.append(f"CASE WHEN {tombstone} THEN '-D' ELSE '+U' END AS {OP}")
-        hidden = [name for name in self._passed() if name in (PARTITION, CONTROL, NOW)]
+            columns.append(f"CASE WHEN {tombstone} THEN '-D' ELSE '+U' END AS {OP}")
+        hidden = [name for name in self._hidden_columns() if name in (PARTITION, CONTROL, NOW)]
         hidden += [ARRIVAL_FILE, ARRIVAL_ROW] if self.arrival else []
         hidden += [RECORD_FILE, RECORD_LINE, BAD_COLUMN] if self.located else []
-        without = self.format in ("json", "csv", "avro") and not self.upserts
-        unwanted = tombstone if without else "false"
-        shown.append(f"CASE WHEN {unwanted} THEN '' ELSE {BAD_RECORD} END AS {BAD_RECORD}")
+        # Without a key, a tombstone has nothing to delete and is malformed.
+        rejects = self.format in ("json", "csv", "avro") and not self.upserts
+        is_bad = tombstone if rejects else "false"
+        columns.append(f"CASE WHEN {is_bad} THEN '' ELSE {BAD_RECORD} END AS {BAD_RECORD}")
         if self.located:
-            why = f"coalesce({REASON}, {BAD_REASON})" if self.format == "avro" else BAD_REASON
-            reason = f"CASE WHEN {unwanted} THEN {text_literal(_NO_VALUE)} ELSE {why} END"
-            shown.append(f"{reason} AS {BAD_REASON}")
-        return frame.selectExpr(*shown, *hidden)
+            cause = f"coalesce({REASON}, {BAD_REASON})" if self.format == "avro" else BAD_REASON
+            reason = f"CASE WHEN {is_bad} THEN {text_literal(_NO_VALUE)} ELSE {cause} END"
+            columns.append(f"{reason} AS {BAD_REASON}")
+        return frame.selectExpr(*columns, *hidden)
 
 
 _TEXT_OPTIONS = ("timestamp_format", "delimiter", "quote", "escape", "null_value")
 
 
-def _as(what: str, kind: str) -> str:
-    column = metadata_column(what)
-    return f"CAST({column} AS STRING)" if what == "key" and kind == "STRING" else column
+def _metadata_sql(metadata: str, sql_type: str) -> str:
+    column = metadata_column(metadata)
+    return f"CAST({column} AS STRING)" if metadata == "key" and sql_type == "STRING" else column
 
 
-# ---- Debezium's envelopes: what became of a row of a table, as rows of a changelog.
+# ---- Debezium envelopes, which describe changes of the rows of a table.
 #
-# An envelope says in `op` what happened: c and r (a row is there), u (it is another now), d (it is
-# gone), with the row as it was in `before` and as it is in `after`. It may stand by itself or, with
-# its schema, in `payload`. With a PRIMARY KEY the key is enough of the old row, so `before` may be
-# missing, as it is for tables that do not keep it.
+# The field `op` of an envelope is c or r (the row exists), u (the row was updated) or d (it was
+# deleted), with the old row in `before` and the new row in `after`. The envelope is the record, or
+# it is in the field `payload` next to its schema. With a PRIMARY KEY, the key of the old row is
+# enough, so `before` may be missing, as it is for tables that do not log it.
 
-_WHAT, _ROW, _OTHER = "_tg_what", "_tg_change", "_tg_envelope"
+_REASON, _CHANGE, _ENVELOPE = "_tg_what", "_tg_change", "_tg_envelope"
 
 
 @dataclass(frozen=True)
 class Envelopes:
-    """How envelopes of rows with these columns become rows."""
+    """Converts envelopes to rows of a changelog."""
 
-    record: Sequence[tuple[str, str]]
-    # Whether rows are known by their keys.
+    # The columns of the table.
+    columns_of_row: Sequence[tuple[str, str]]
+    # Whether rows are identified by a key.
     upserts: bool
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """An envelope, and the one that may stand in it, as columns of JSON."""
+        """The columns to read from JSON: an envelope, and one that may be inside it."""
         row = self._struct()
-        own = [("before", row), ("after", row), ("op", "STRING")]
-        inner = ", ".join(f"{name}: {kind}" for name, kind in own)
-        return [*own, ("payload", f"STRUCT<{inner}>")]
+        fields = [("before", row), ("after", row), ("op", "STRING")]
+        payload = ", ".join(f"{name}: {sql_type}" for name, sql_type in fields)
+        return [*fields, ("payload", f"STRUCT<{payload}>")]
 
     def _struct(self) -> str:
-        return f"STRUCT<{', '.join(f'{quoted(name)}: {kind}' for name, kind in self.record)}>"
+        fields = (f"{quoted(name)}: {sql_type}" for name, sql_type in self.columns_of_row)
+        return f"STRUCT<{', '.join(fields)}>"
 
-    def rows(self, frame: DataFrame, passed: Sequence[str]) -> DataFrame:
-        """The rows of envelopes; one that cannot be used stays, and one without value goes."""
+    def rows(self, frame: DataFrame, hidden: Sequence[str]) -> DataFrame:
+        """Return the rows of envelopes, and one row per malformed envelope. Drop tombstones."""
         parts = ", ".join(
             f"'{name}', CASE WHEN payload IS NOT NULL THEN payload.{name} ELSE {name} END"
             for name in ("before", "after", "op")
         )
-        whole = frame.selectExpr(*passed, f"named_struct({parts}) AS {_OTHER}")
-        # What is no envelope is one row, turned off.
-        told = whole.selectExpr("*", f"{self._reason()} AS {_WHAT}").where(
+        envelopes = frame.selectExpr(*hidden, f"named_struct({parts}) AS {_ENVELOPE}")
+        checked = envelopes.selectExpr("*", f"{self._reason()} AS {_REASON}").where(
             f"NOT coalesce({TOMBSTONE}, false)"
         )
-        split = told.selectExpr("*", f"posexplode({self._changes()}) AS (_tg_nth, {_ROW})")
-        shown = [f"{_ROW}.row.{quoted(name)} AS {quoted(name)}" for name, _ in self.record]
-        shown.append(f"{_ROW}.op AS {OP}")
-        return split.selectExpr(*shown, *(self._passed(name) for name in passed))
+        changes = checked.selectExpr("*", f"posexplode({self._changes()}) AS (_tg_nth, {_CHANGE})")
+        columns = [
+            f"{_CHANGE}.row.{quoted(name)} AS {quoted(name)}" for name, _ in self.columns_of_row
+        ]
+        columns.append(f"{_CHANGE}.op AS {OP}")
+        return changes.selectExpr(*columns, *(self._hidden_sql(name) for name in hidden))
 
-    def _passed(self, name: str) -> str:
-        bad = f"{_WHAT} IS NOT NULL AND {BAD_RECORD} IS NULL"
+    def _hidden_sql(self, name: str) -> str:
+        """Return the expression of a hidden column for a change."""
+        is_bad = f"{_REASON} IS NOT NULL AND {BAD_RECORD} IS NULL"
         if name == ARRIVAL_ROW:
-            # The old row stands before the new one.
+            # The old row is before the new row.
             return f"2 * {ARRIVAL_ROW} + _tg_nth AS {ARRIVAL_ROW}"
         if name == BAD_RECORD:
-            shown = f"to_json({_OTHER})"
-            return f"CASE WHEN {bad} THEN {shown} ELSE {BAD_RECORD} END AS {BAD_RECORD}"
+            text = f"to_json({_ENVELOPE})"
+            return f"CASE WHEN {is_bad} THEN {text} ELSE {BAD_RECORD} END AS {BAD_RECORD}"
         if name == BAD_REASON:
-            return f"CASE WHEN {bad} THEN {_WHAT} ELSE {BAD_REASON} END AS {BAD_REASON}"
+            return f"CASE WHEN {is_bad} THEN {_REASON} ELSE {BAD_REASON} END AS {BAD_REASON}"
         if name == BAD_COLUMN:
-            return f"CASE WHEN {bad} THEN NULL ELSE {BAD_COLUMN} END AS {BAD_COLUMN}"
+            return f"CASE WHEN {is_bad} THEN NULL ELSE {BAD_COLUMN} END AS {BAD_COLUMN}"
         return name
 
     def _reason(self) -> str:
-        """Why an envelope is of no use; NULL if it is."""
-        op, before, after = (f"{_OTHER}.{name}" for name in ("op", "before", "after"))
+        """Return an expression: why an envelope is malformed, or NULL."""
+        op, before, after = (f"{_ENVELOPE}.{name}" for name in ("op", "before", "after"))
         missing = text_literal(
-            "the envelope has no before: declare a PRIMARY KEY, or let the table keep it (REPLICA "
-            "IDENTITY FULL)"
+            "the envelope has no before: declare a PRIMARY KEY, or make the table log old rows "
+            "(REPLICA IDENTITY FULL)"
         )
-        needs = "('d')" if self.upserts else "('u', 'd')"
+        needs_before = "('d')" if self.upserts else "('u', 'd')"
         return (
             f"CASE WHEN coalesce({op} NOT IN ('c', 'r', 'u', 'd'), true) "
             "THEN 'op is not c, u, d or r' "
             f"WHEN {op} <> 'd' AND {after} IS NULL THEN 'the envelope has no after' "
-            f"WHEN {op} IN {needs} AND {before} IS NULL THEN {missing} END"
+            f"WHEN {op} IN {needs_before} AND {before} IS NULL THEN {missing} END"
         )
 
     def _changes(self) -> str:
-        """The rows of an envelope with what they do, as an array."""
+        """Return an expression: the array of rows of an envelope with their _op."""
 
         def change(op: str, row: str) -> str:
-            return f"named_struct('op', '{op}', 'row', {_OTHER}.{row})"
+            return f"named_struct('op', '{op}', 'row', {_ENVELOPE}.{row})"
 
         updated = change("+U", "after")
         if not self.upserts:
             updated = f"{change('-U', 'before')}, {updated}"
         return (
-            f"CASE WHEN {_WHAT} IS NOT NULL THEN array({change('+I', 'after')}) "
-            f"WHEN {_OTHER}.op = 'd' THEN array({change('-D', 'before')}) "
-            f"WHEN {_OTHER}.op = 'u' THEN array({updated}) "
+            f"CASE WHEN {_REASON} IS NOT NULL THEN array({change('+I', 'after')}) "
+            f"WHEN {_ENVELOPE}.op = 'd' THEN array({change('-D', 'before')}) "
+            f"WHEN {_ENVELOPE}.op = 'u' THEN array({updated}) "
             f"ELSE array({change('+I', 'after')}) END"
         )

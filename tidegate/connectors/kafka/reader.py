@@ -1,4 +1,7 @@
-"""Reads ranges of partitions in tasks. Python workers import it: it must load little."""
+"""Consumes the splits of a Kafka source in tasks.
+
+Python workers import this module, so it must load little.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,21 @@ from tidegate.columns import (
 from tidegate.connectors.formats.json import decode_json
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.kafka.avro import REASON, AvroDecoder
-from tidegate.connectors.kafka.client import ClientErrors, Connection, is_login
+from tidegate.connectors.kafka.client import ClientErrors, Connection, Partition, is_login_error
 from tidegate.errors import SystemUnavailable, TidegateError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.operators.vectorized import RecordFailed
 
-# A topic and a partition of it.
-Place = tuple[str, int]
-# Whether a record has no value: it deletes its key.
+# The hidden column that is true for records without a value, which delete their key.
 TOMBSTONE = "_tg_tombstone"
 _BATCH_BYTES = 16 << 20
 _BATCH_RECORDS = 10_000
-# How long brokers may be silent before a task gives up, and the epoch is cut anew.
-_SILENT_SECONDS = 20.0
-_POLL_SECONDS = 0.05
-_CONSUMED = 2_000
+# How long brokers may be silent before a task fails. The epoch is then planned again.
+_SILENCE_TIMEOUT_S = 20.0
+_POLL_S = 0.05
+_MESSAGES_PER_POLL = 2_000
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# What a record tells besides its content, as hidden columns.
+# The metadata of a record that a source may declare as METADATA columns.
 METADATA_TYPES: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "partition": pa.int32(),
@@ -53,9 +54,9 @@ _SETTINGS = {
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
     "enable.partition.eof": True,
-    # Where nobody has read yet is known: an offset that is not there is an error.
+    # Reading always starts at a known offset. If it does not exist, that is an error.
     "auto.offset.reset": "error",
-    # What is asked for is there already.
+    # The records of a range exist already, so fetching does not need to wait for them.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 10,
     "queued.max.messages.kbytes": 65536,
@@ -63,35 +64,44 @@ _SETTINGS = {
 
 
 def metadata_column(name: str) -> str:
-    """The hidden column that holds what a record tells."""
+    """Return the hidden column with this metadata of a record."""
     return f"_tg_meta_{name}"
 
 
 @dataclass(frozen=True)
 class KeyText:
-    """How the key of a tombstone becomes a record: as it is, or as the value of one column."""
+    """Converts the key of a tombstone to a record.
+
+    The key is a JSON object with the key columns, or the value of one `column`. Such a value is
+    JSON if it `is_json`, and otherwise text.
+    """
 
     column: str | None
-    plain: bool
+    is_json: bool
 
     def record(self, key: bytes | None) -> bytes:
+        """Return the JSON record that contains only the key."""
         if key is None or self.column is None:
             return key or b""
-        text = key if self.plain else json.dumps(key.decode("utf-8", "replace")).encode()
+        text = key if self.is_json else json.dumps(key.decode("utf-8", "replace")).encode()
         return b'{"' + json.dumps(self.column)[1:-1].encode() + b'": ' + text + b"}"
 
 
 @dataclass(frozen=True)
 class KafkaReader:
-    """Reads shares, which are lists of parts [number, topic, partition, start, end, cut], at most
-    one for each partition."""
+    """Reads records as bytes, which Spark decodes. Implements `SplitReader`.
+
+    A split is a list of parts [number, topic, partition, start, end, range], at most one for each
+    partition. `number` is the position of the partition in the source, `range` that of the input
+    range in the stream.
+    """
 
     connection: Connection
-    # What is wanted of a record besides its content.
+    # The metadata that the source declares as columns.
     metadata: tuple[str, ...]
-    # How keys of tombstones are read; None if there are none.
+    # How keys of tombstones are read; None if their records are not needed.
     keys: KeyText | None = None
-    # What makes texts of values that are none.
+    # Converts values to JSON if they are Avro.
     decoder: AvroDecoder | None = None
 
     @property
@@ -113,52 +123,57 @@ class KafkaReader:
 
     def read(self, split: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
         schema = self.schema
-        for taken in taken_of(self.connection, split):
-            yield self._batch(taken, schema), len(taken.messages)
+        for batch in partition_batches(self.connection, split):
+            yield self._record_batch(batch, schema), len(batch.messages)
 
-    def _batch(self, taken: Taken, schema: pa.Schema) -> pa.RecordBatch:
-        messages, count = taken.messages, len(taken.messages)
-        values = taken.values
-        offsets = pa.array(taken.offsets, pa.int64())
-        gone = [value is None for value in values]
+    def _record_batch(self, batch: PartitionBatch, schema: pa.Schema) -> pa.RecordBatch:
+        messages, count = batch.messages, len(batch.messages)
+        values = batch.values
+        offsets = pa.array(batch.offsets, pa.int64())
+        tombstones = [value is None for value in values]
         texts, reasons = self._texts(messages, values)
         arrays: list[Any] = [
             pa.array(texts, pa.binary()),
-            pa.repeat(pa.scalar(taken.shown), count),
+            pa.repeat(pa.scalar(batch.path), count),
             offsets,
             pa.repeat(pa.scalar(False), count),
-            pa.repeat(pa.scalar(taken.arrival), count),
+            pa.repeat(pa.scalar(batch.arrival), count),
             offsets,
-            pa.repeat(pa.scalar(taken.number, pa.int32()), count),
-            pa.array(gone, pa.bool_()),
+            pa.repeat(pa.scalar(batch.number, pa.int32()), count),
+            pa.array(tombstones, pa.bool_()),
         ]
-        arrays += [pa.array(_told(name, messages), METADATA_TYPES[name]) for name in self.metadata]
+        arrays += [
+            pa.array(_metadata(name, messages), METADATA_TYPES[name]) for name in self.metadata
+        ]
         arrays += [pa.array(reasons, pa.string())] if self.decoder is not None else []
         return pa.record_batch(arrays, schema=schema)
 
     def _texts(
         self, messages: list[Any], values: list[bytes | None]
     ) -> tuple[list[bytes], list[str | None]]:
-        """The texts of values, and why there is none; that of a tombstone is made of its key."""
+        """Return the texts of values, and the reasons why they are malformed.
+
+        The text of a tombstone is made from its key.
+        """
         reasons: list[str | None] = [None] * len(values)
         texts = [b"" if value is None else value for value in values]
         if self.decoder is not None:
-            places = [place for place, value in enumerate(values) if value is not None]
-            read, why = self.decoder.texts([texts[place] for place in places])
-            for place, text, reason in zip(places, read, why, strict=True):
-                texts[place], reasons[place] = text, reason
+            indexes = [index for index, value in enumerate(values) if value is not None]
+            decoded = self.decoder.texts([texts[index] for index in indexes])
+            for index, text, reason in zip(indexes, *decoded, strict=True):
+                texts[index], reasons[index] = text, reason
         if self.keys is not None:
-            for place, value in enumerate(values):
+            for index, value in enumerate(values):
                 if value is None:
-                    texts[place] = self.keys.record(messages[place].key())
+                    texts[index] = self.keys.record(messages[index].key())
         return texts, reasons
 
 
-def _told(name: str, messages: list[Any]) -> list[Any]:
-    """What records tell besides their content."""
+def _metadata(name: str, messages: list[Any]) -> list[Any]:
+    """Return this metadata of each record."""
     if name == "timestamp":
-        stamps = [message.timestamp() for message in messages]
-        return [ms * 1000 if kind else None for kind, ms in stamps]
+        timestamps = [message.timestamp() for message in messages]
+        return [ms * 1000 if kind else None for kind, ms in timestamps]
     if name == "headers":
         return [
             [{"key": key, "value": value} for key, value in message.headers() or []]
@@ -168,13 +183,16 @@ def _told(name: str, messages: list[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Records of one partition, in order: its number in the source, and where they stood."""
+class PartitionBatch:
+    """Records of one partition, in order."""
 
     messages: list[Any]
     offsets: list[int]
+    # The position of the partition in the source.
     number: int
-    shown: str
+    # The topic and the partition, as dead letters show them.
+    path: str
+    # Orders batches by their arrival.
     arrival: str
 
     @property
@@ -184,145 +202,154 @@ class Taken:
         return list(map(Message.value, self.messages))
 
 
-def taken_of(connection: Connection, split: list[list[Any]]) -> Iterator[Taken]:
-    """The records of a share, some at a time."""
+def partition_batches(connection: Connection, split: list[list[Any]]) -> Iterator[PartitionBatch]:
+    """Yield the records of a split in batches of one partition each."""
     consumer = _consumer(connection)
     try:
-        yield from _taken(consumer, split)
+        yield from _batches(consumer, split)
     except TidegateError:
-        # Brokers may be there, and it alone not find them: the next task asks with a new one.
+        # The brokers may be available, but not to this consumer. The next task opens another one.
         consumer.forget()
         raise
 
 
-def _taken(consumer: _Consumer, split: list[list[Any]]) -> Iterator[Taken]:
+def _batches(consumer: _Consumer, split: list[list[Any]]) -> Iterator[PartitionBatch]:
     parts = {(part[1], part[2]): part for part in split}
-    kept: dict[Place, list[Run]] = {place: [] for place in parts}
+    buffered: dict[Partition, list[RecordRun]] = {partition: [] for partition in parts}
     count = size = 0
     for run in consumer.runs(parts.values()):
-        kept[run.place].append(run)
+        buffered[run.partition].append(run)
         count, size = count + len(run.messages), size + sum(map(len, run.messages))
         if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-            yield from _by_partition(kept, parts)
+            yield from _flush(buffered, parts)
             count = size = 0
-    yield from _by_partition(kept, parts)
+    yield from _flush(buffered, parts)
 
 
-def _by_partition(kept: dict[Place, list[Run]], parts: dict[Place, list[Any]]) -> Iterator[Taken]:
-    for (topic, partition), runs in kept.items():
+def _flush(
+    buffered: dict[Partition, list[RecordRun]], parts: dict[Partition, list[Any]]
+) -> Iterator[PartitionBatch]:
+    for (topic, partition), runs in buffered.items():
         if runs:
-            number, cut = parts[topic, partition][0], parts[topic, partition][5]
+            part = parts[topic, partition]
+            number, range_number = part[0], part[5]
             messages = [message for run in runs for message in run.messages]
             offsets = [offset for run in runs for offset in run.offsets]
-            arrival = f"{cut:012d} {number:06d}"
-            yield Taken(messages, offsets, number, f"{topic}/{partition}", arrival)
+            arrival = f"{range_number:012d} {number:06d}"
+            yield PartitionBatch(messages, offsets, number, f"{topic}/{partition}", arrival)
             runs.clear()
 
 
 @dataclass(frozen=True)
-class Run:
-    """Records of one partition that came one after the other."""
+class RecordRun:
+    """Records of one partition that a consumer returned one after the other."""
 
-    place: Place
+    partition: Partition
     messages: list[Any]
     offsets: list[int]
 
 
-def _in_a_row(given: list[Any]) -> Iterator[tuple[Place, bool, list[Any]]]:
-    """What a consumer has given, by partition and whether it is records, in its order."""
+def _grouped(messages: list[Any]) -> Iterator[tuple[Partition, bool, list[Any]]]:
+    """Group messages by partition and by whether they are records, in their order."""
     from confluent_kafka import Message
 
-    # No line of Python for each record: that would cost as much as fetching it.
-    topics: list[Any] = list(map(Message.topic, given))
-    partitions: list[Any] = list(map(Message.partition, given))
-    records: list[Any] = [error is None for error in map(Message.error, given)]
-    if given and all(
-        items.count(items[0]) == len(given) for items in (topics, partitions, records)
+    # No line of Python per record: that would cost as much as fetching it.
+    topics: list[Any] = list(map(Message.topic, messages))
+    partitions: list[Any] = list(map(Message.partition, messages))
+    are_records: list[Any] = [error is None for error in map(Message.error, messages)]
+    if messages and all(
+        items.count(items[0]) == len(messages) for items in (topics, partitions, are_records)
     ):
-        yield (topics[0], partitions[0]), records[0], given
+        yield (topics[0], partitions[0]), are_records[0], messages
         return
-    at = 0
-    for (topic, partition, plain), same in groupby(zip(topics, partitions, records, strict=True)):
-        count = len(list(same))
-        yield (topic, partition), plain, given[at : at + count]
-        at += count
+    start = 0
+    keys = zip(topics, partitions, are_records, strict=True)
+    for (topic, partition, is_record), group in groupby(keys):
+        count = len(list(group))
+        yield (topic, partition), is_record, messages[start : start + count]
+        start += count
 
 
 class _Consumer:
-    """A consumer of a worker, which outlives the task: connecting takes longer than reading."""
+    """A consumer that is used by all tasks of a worker: connecting takes longer than reading."""
 
     def __init__(self, connection: Connection) -> None:
         from confluent_kafka import Consumer
 
         self.connection = connection
-        self.complaints = ClientErrors(connection)
+        self.client_errors = ClientErrors(connection)
         settings = {**connection.settings, **_SETTINGS, "group.id": f"tidegate-{os.getpid()}"}
-        self.consumer: Any = Consumer({**settings, "error_cb": self.complaints})
+        self.consumer: Any = Consumer({**settings, "error_cb": self.client_errors})
 
     def forget(self) -> None:
-        """Nobody asks it any more."""
-        for key in [key for key, (_, known) in _consumers.items() if known is self]:
+        """Remove this consumer from the cache of the worker."""
+        for key in [key for key, (_, consumer) in _consumers.items() if consumer is self]:
             del _consumers[key]
 
-    def runs(self, parts: Iterable[list[Any]]) -> Iterator[Run]:
-        """The records of all parts, those of a partition in order; some offsets have none."""
+    def runs(self, parts: Iterable[list[Any]]) -> Iterator[RecordRun]:
+        """Yield the records of all parts, in order within each partition.
+
+        Some offsets have no record: transactions use offsets for their markers.
+        """
         from confluent_kafka import TopicPartition
 
         starts = [TopicPartition(part[1], part[2], part[3]) for part in parts]
         self.consumer.assign(starts)
         try:
-            yield from self._until({(part[1], part[2]): [part[3], part[4]] for part in parts})
+            yield from self._consume({(part[1], part[2]): [part[3], part[4]] for part in parts})
         finally:
             self.consumer.unassign()
 
-    def _until(self, open_parts: dict[Place, list[int]]) -> Iterator[Run]:
-        """`open_parts` are where each partition is, and where it ends."""
+    def _consume(self, open_parts: dict[Partition, list[int]]) -> Iterator[RecordRun]:
+        """Read until no part is open; a part is the next offset of a partition and its end."""
         from confluent_kafka import Message
 
-        heard = time.monotonic()
+        last_response = time.monotonic()
         while open_parts:
-            left = sum(end - at for at, end in open_parts.values())
-            given = self.consumer.consume(min(left, _CONSUMED), _POLL_SECONDS)
-            for place, plain, messages in _in_a_row(given):
-                part = open_parts.get(place)
-                if not plain:
+            remaining = sum(end - position for position, end in open_parts.values())
+            polled = self.consumer.consume(min(remaining, _MESSAGES_PER_POLL), _POLL_S)
+            for partition, are_records, messages in _grouped(polled):
+                part = open_parts.get(partition)
+                if not are_records:
                     messages = [message for message in messages if self._is_end(message, part)]
                 if part is None or not messages:
                     continue
-                heard = time.monotonic()
+                last_response = time.monotonic()
                 offsets: list[Any] = list(map(Message.offset, messages))
-                inside = bisect_left(offsets, part[1]) if plain else 0
-                if inside:
-                    yield Run(place, messages[:inside], offsets[:inside])
-                part[0] = max(part[0], offsets[-1], offsets[inside - 1] + 1 if inside else 0)
+                count = bisect_left(offsets, part[1]) if are_records else 0
+                if count:
+                    yield RecordRun(partition, messages[:count], offsets[:count])
+                part[0] = max(part[0], offsets[-1], offsets[count - 1] + 1 if count else 0)
                 if part[0] >= part[1]:
-                    self._close(place)
-                    del open_parts[place]
-            if time.monotonic() - heard > _SILENT_SECONDS:
-                raise self.complaints.error("they are silent")
+                    self._close(partition)
+                    del open_parts[partition]
+            if time.monotonic() - last_response > _SILENCE_TIMEOUT_S:
+                raise self.client_errors.error("they are silent")
 
-    def _close(self, place: Place) -> None:
+    def _close(self, partition: Partition) -> None:
         from confluent_kafka import TopicPartition
 
-        self.consumer.incremental_unassign([TopicPartition(*place)])
+        self.consumer.incremental_unassign([TopicPartition(*partition)])
 
     def _is_end(self, message: Any, part: list[int] | None) -> bool:
-        """Whether what is no record says that there are no more of them.
+        """Return whether a message without a record marks the end of its partition.
 
-        What may pass by itself is no answer: the records are still to come.
+        Other errors that may be temporary do not count as a response: the records are still
+        expected.
         """
         from confluent_kafka import KafkaError
 
         error = message.error()
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            at = "" if part is None else f" from offset {part[0]} on"
+            start = "" if part is None else f" from offset {part[0]} on"
             raise SystemUnavailable(
-                f"{self.connection.owner}: records{at} are gone", "the epoch is cut anew."
+                f"{self.connection.owner}: records{start} do not exist anymore",
+                "the epoch will be planned again.",
             )
-        if is_login(error):
+        if is_login_error(error):
             raise self.connection.login_rejected(error)
         if error.fatal():
-            raise self.connection.away(error)
+            raise self.connection.unavailable(error)
         return bool(error.code() == KafkaError._PARTITION_EOF)
 
 
@@ -330,20 +357,24 @@ _consumers: dict[int, tuple[Connection, _Consumer]] = {}
 
 
 def _consumer(connection: Connection) -> _Consumer:
-    """The consumer of this worker for a connection."""
+    """Return the consumer of this worker for a connection."""
     key = hash((connection.brokers, json.dumps(dict(connection.settings), sort_keys=True)))
-    known = _consumers.get(key)
-    if known is None or known[0] != connection:
+    cached = _consumers.get(key)
+    if cached is None or cached[0] != connection:
         _consumers[key] = (connection, _Consumer(connection))
     return _consumers[key][1]
 
 
-# ---- Topics whose records tasks decode themselves. Python workers import this: it must load little.
+# ---- Records that tasks decode, without Spark.
 
 
 @dataclass(frozen=True)
 class JsonReader:
-    """Reads the columns `names` of records, and where they stood."""
+    """Reads and decodes plain JSON records. Implements `SplitReader`.
+
+    It returns the columns `names`, and the position of each record if `arrival` is true. A split is
+    that of `KafkaReader`.
+    """
 
     connection: Connection
     decoded: pa.Schema
@@ -360,18 +391,18 @@ class JsonReader:
         )
 
     def read(self, split: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        for taken in taken_of(self.connection, split):
-            yield self._batch(taken), len(taken.messages)
+        for batch in partition_batches(self.connection, split):
+            yield self._record_batch(batch), len(batch.messages)
 
-    def _batch(self, taken: Taken) -> pa.RecordBatch:
-        texts = [value for value in taken.values if value is not None]
-        if len(texts) != len(taken.messages):
+    def _record_batch(self, batch: PartitionBatch) -> pa.RecordBatch:
+        texts = [value for value in batch.values if value is not None]
+        if len(texts) != len(batch.messages):
             raise RecordFailed("a record without a value")
         rows = decode_json(texts, self.decoded)
         arrays = [rows.column(name).combine_chunks() for name in self.names]
         if self.arrival:
-            arrays.append(pa.repeat(pa.scalar(taken.arrival), len(texts)))
-            arrays.append(pa.array(taken.offsets, pa.int64()))
+            arrays.append(pa.repeat(pa.scalar(batch.arrival), len(texts)))
+            arrays.append(pa.array(batch.offsets, pa.int64()))
         arrays.append(rows.column(BAD_RECORD).combine_chunks())
-        arrays.append(pa.repeat(pa.scalar(taken.number, pa.int32()), len(texts)))
+        arrays.append(pa.repeat(pa.scalar(batch.number, pa.int32()), len(texts)))
         return pa.record_batch(arrays, schema=self.schema)

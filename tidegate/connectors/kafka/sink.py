@@ -1,4 +1,4 @@
-"""The Kafka sink: tasks spool records, and publishing produces them in one transaction per epoch."""
+"""The Kafka sink: tasks spool records, and `publish` produces them in one transaction."""
 
 from __future__ import annotations
 
@@ -293,8 +293,8 @@ class KafkaSink:
         try:
             self.transactions.write(spooled_records(tables), TopicMarker(epoch, self.owner))
         except ProducerFenced:
-            # Either the transaction timed out, or another process took over. The marker tells
-            # which, when `publish` is retried.
+            # Either the transaction timed out, or another process took over. The marker shows
+            # which when `publish` is retried.
             raise SystemUnavailable(
                 f"{self.connection.owner}: the broker ended its transaction",
                 "if this happens again, raise transaction_timeout.",

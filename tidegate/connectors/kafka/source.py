@@ -1,4 +1,4 @@
-"""Topics as a source: offsets are in manifests, tasks read ranges of partitions."""
+"""The Kafka source: plans input ranges on the driver. Offsets are stored in manifests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext
 from tidegate.connectors.kafka.avro import require_avro
-from tidegate.connectors.kafka.client import EARLIEST, LATEST, Connection, Place, Topics
-from tidegate.connectors.kafka.spec import read_start, topics_of
+from tidegate.connectors.kafka.client import EARLIEST, LATEST, Connection, Partition, Topics
+from tidegate.connectors.kafka.spec import parse_start, topic_names
 from tidegate.errors import DataDirectoryError, RunError, SystemUnavailable, did_you_mean
 
 if TYPE_CHECKING:
@@ -21,44 +21,59 @@ if TYPE_CHECKING:
 
     from tidegate.catalog.objects import Source
     from tidegate.connectors.kafka.avro import AvroDecoder
-    from tidegate.connectors.kafka.reader import JsonReader
+    from tidegate.connectors.kafka.reader import JsonReader, KeyText
 
-# New partitions are looked for about this often.
-_LOOK_SECONDS = 1.0
-# A part of a range that is worth a task of its own, and the bytes of a record, roughly.
-_PART_RECORDS = 1_000
+# How often to look for new partitions.
+_REFRESH_S = 1.0
+# A part with fewer records is not worth a task.
+_MIN_PART_RECORDS = 1_000
+# The approximate size of a record.
 _RECORD_BYTES = 200
-_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE", "BOOLEAN")
+_JSON_KEY_TYPES = (
+    "TINYINT",
+    "SMALLINT",
+    "INT",
+    "BIGINT",
+    "DECIMAL",
+    "FLOAT",
+    "DOUBLE",
+    "BOOLEAN",
+)
 
 
 @dataclass(frozen=True)
 class Positions:
-    """How far a stream is. A partition is known by its place in the list, for good."""
+    """The offset of a stream: the next offset to read from each partition.
+
+    A partition is identified by its position in `next`, which only grows.
+    """
 
     cluster: str
-    # What tells topics from others of their names.
+    # Topic IDs by name. A topic that was deleted and created again has another ID.
     topics: dict[str, str]
-    # How many ranges were cut: rows of a later one arrived later.
+    # The number of ranges that were planned. It orders the arrival of records.
     ranges: int
-    next: dict[Place, int]
+    next: dict[Partition, int]
 
     @classmethod
     def of(cls, offset: Offset) -> Positions:
-        ends = {(topic, number): end for topic, number, end in offset["partitions"]}
-        return cls(offset["cluster"], dict(offset["topics"]), offset["cuts"], ends)
+        """Parse the JSON value of a manifest."""
+        positions = {(topic, number): next_ for topic, number, next_ in offset["partitions"]}
+        return cls(offset["cluster"], dict(offset["topics"]), offset["cuts"], positions)
 
     def as_json(self) -> Offset:
-        ends = [[topic, number, end] for (topic, number), end in self.next.items()]
+        """Return the JSON value for a manifest."""
+        positions = [[topic, number, next_] for (topic, number), next_ in self.next.items()]
         return {
             "cluster": self.cluster,
             "topics": self.topics,
             "cuts": self.ranges,
-            "partitions": ends,
+            "partitions": positions,
         }
 
 
 class KafkaSource:
-    """Topics that records are added to."""
+    """Reads one or several topics. Implements `SourceConnector`."""
 
     def __init__(self, context: SourceContext) -> None:
         self.source: Source = context.source
@@ -68,214 +83,240 @@ class KafkaSource:
         if self.options["format"] == "avro":
             require_avro()
         self.context = context
-        self.start = read_start(self.options["start"])
+        self.start = parse_start(self.options["start"])
         self._lock = threading.Lock()
-        self._looked = 0.0
-        self._there: list[Place] = []
+        self._refreshed_at = 0.0
+        self._partitions: list[Partition] = []
         self._cluster = ""
         self._require_topics()
 
-    # What is there
+    # Topics and partitions
 
     def _require_topics(self) -> None:
-        """A topic that does not exist would be silent for ever."""
-        self._look()
-        counts = {topic for topic, _ in self._there}
-        wanted = self.options["topic"]
+        """Check that the topics exist. A missing topic would look like a silent one."""
+        self._refresh()
+        topic = self.options["topic"]
+        existing = {name for name, _ in self._partitions}
         missing = (
-            [] if wanted.startswith("^") else [t for t in topics_of(wanted) if t not in counts]
+            []
+            if topic.startswith("^")
+            else [name for name in topic_names(topic) if name not in existing]
         )
-        if self._there and not missing:
+        if self._partitions and not missing:
             return
-        _, known = self.topics.partitions()
-        own = [name for name in known if not name.startswith("__")]
-        what = f"the topic {missing[0]}" if missing else f"topics {wanted}"
+        _, partition_counts = self.topics.partitions()
+        candidates = [name for name in partition_counts if not name.startswith("__")]
+        problem = (
+            f"the topic {missing[0]}, which does not exist"
+            if missing
+            else f"topics that match {topic}, but there are none"
+        )
         raise RunError(
             "TG-522",
-            f"the source {self.source.name} reads {what}, and there is no such topic on "
-            f"{self.options['brokers']}",
-            hint=did_you_mean(missing[0] if missing else wanted, own, "topics there"),
+            f"the source {self.source.name} reads {problem} on {self.options['brokers']}",
+            hint=did_you_mean(missing[0] if missing else topic, candidates, "topics there"),
         )
 
-    def _look(self) -> None:
-        """Which partitions there are; asked now and then."""
-        if time.monotonic() - self._looked < _LOOK_SECONDS and self._there:
+    def _refresh(self) -> None:
+        """List the partitions, unless that was done a moment ago."""
+        if time.monotonic() - self._refreshed_at < _REFRESH_S and self._partitions:
             return
         self._cluster, counts = self.topics.partitions()
-        wanted = self.options["topic"]
-        if wanted.startswith("^"):
-            fits = re.compile(wanted)
-            names = sorted(n for n in counts if fits.fullmatch(n) and not n.startswith("__"))
+        topic = self.options["topic"]
+        if topic.startswith("^"):
+            pattern = re.compile(topic)
+            names = sorted(n for n in counts if pattern.fullmatch(n) and not n.startswith("__"))
         else:
-            names = [name for name in topics_of(wanted) if name in counts]
-        self._there = [(name, number) for name in names for number in range(counts[name])]
-        self._looked = time.monotonic()
+            names = [name for name in topic_names(topic) if name in counts]
+        self._partitions = [(name, number) for name in names for number in range(counts[name])]
+        self._refreshed_at = time.monotonic()
 
-    # Cutting
+    # Planning
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         with self._lock:
-            self._look()
-            before = Positions.of(since) if since is not None else None
-            there = list(self._there)
-            gone = [place for place in (before.next if before else ()) if place not in there]
-            if gone:
-                self._looked = 0.0
+            self._refresh()
+            previous = Positions.of(since) if since is not None else None
+            partitions = list(self._partitions)
+            removed = [p for p in (previous.next if previous else ()) if p not in partitions]
+            if removed:
+                self._refreshed_at = 0.0
                 raise SystemUnavailable(
-                    f"{self.connection.owner}: {_shown(gone[0])} is not there any more"
+                    f"{self.connection.owner}: {_describe(removed[0])} does not exist anymore"
                 )
-            ends = self.topics.offsets(there, LATEST)
-            at, lost = self._positions(before, ends)
-            if before is not None and at.next == before.next and not _news(at, ends):
+            ends = self.topics.offsets(partitions, LATEST)
+            positions, lost = self._positions(previous, ends)
+            is_same = previous is not None and positions.next == previous.next
+            if is_same and not _has_records(positions, ends):
                 return None
-            return self._plan_range(at, ends, lost, tasks)
+            return self._range(positions, ends, lost, tasks)
 
-    def _positions(self, before: Positions | None, ends: dict[Place, int]) -> tuple[Positions, int]:
-        """Where to go on, and how many records are lost."""
-        if before is None:
+    def _positions(
+        self, previous: Positions | None, ends: dict[Partition, int]
+    ) -> tuple[Positions, int]:
+        """Return where the range starts, and the number of lost records."""
+        if previous is None:
             ids = self.topics.ids({topic for topic, _ in ends})
-            return Positions(self._cluster, ids, 0, self._begin(ends)), 0
-        if before.cluster != self._cluster:
-            raise self._other_cluster(before)
-        fresh = [place for place in ends if place not in before.next]
-        if not fresh and not _news(before, ends, other=True):
-            return before, 0
+            return Positions(self._cluster, ids, 0, self._first_positions(ends)), 0
+        if previous.cluster != self._cluster:
+            raise self._other_cluster(previous)
+        added = [partition for partition in ends if partition not in previous.next]
+        if not added and not _has_changed(previous, ends):
+            return previous, 0
         ids = self.topics.ids({topic for topic, _ in ends})
-        first = self.topics.offsets(ends, EARLIEST)
-        # What came while nobody looked belongs to the stream, wherever it began.
-        known = {**before.next, **{place: first[place] for place in fresh}}
-        lost = self._lost(before, known, first, ids)
-        known = {
-            place: max(first[place], 0 if ids[place[0]] != before.topics.get(place[0]) else at)
-            for place, at in known.items()
+        firsts = self.topics.offsets(ends, EARLIEST)
+        # New partitions are read from their beginning, even if the stream started elsewhere: their
+        # first records may have arrived before the partition was found.
+        positions = {**previous.next, **{partition: firsts[partition] for partition in added}}
+        lost = self._lost_records(previous, firsts, ids)
+        positions = {
+            (topic, number): max(
+                firsts[topic, number], 0 if ids[topic] != previous.topics.get(topic) else position
+            )
+            for (topic, number), position in positions.items()
         }
-        return replace(before, topics=ids, next=known), lost
+        return replace(previous, topics=ids, next=positions), lost
 
-    def _lost(
-        self,
-        before: Positions,
-        known: dict[Place, int],
-        first: dict[Place, int],
-        ids: dict[str, str],
+    def _lost_records(
+        self, previous: Positions, firsts: dict[Partition, int], ids: dict[str, str]
     ) -> int:
-        """How many records are gone that were never read; an error unless that is fine."""
+        """Count the records that were removed before they were read.
+
+        Raises an error unless the source declares on_data_loss = 'continue'.
+        """
         lost = 0
-        for place, at in before.next.items():
-            if ids[place[0]] != before.topics[place[0]]:
-                why = f"the topic {place[0]} was deleted and created again"
-                lost += first[place]
-            elif first[place] > at:
-                why = (
-                    f"{_shown(place)} begins at offset {first[place]}, and the next one to read "
-                    f"was {at}"
+        for partition, position in previous.next.items():
+            topic = partition[0]
+            if ids[topic] != previous.topics[topic]:
+                reason = f"the topic {topic} was deleted and created again"
+                lost += firsts[partition]
+            elif firsts[partition] > position:
+                reason = (
+                    f"{_describe(partition)} begins at offset {firsts[partition]}, but the next "
+                    f"offset to read is {position}"
                 )
-                lost += first[place] - at
+                lost += firsts[partition] - position
             else:
                 continue
             if self.options["on_data_loss"] == "fail":
                 raise RunError(
                     "TG-528",
-                    f"the source {self.source.name} has lost records: {why}",
-                    hint="to count them and go on: on_data_loss = 'continue'.",
+                    f"the source {self.source.name} has lost records: {reason}",
+                    hint="to count lost records and continue: on_data_loss = 'continue'.",
                 )
         return lost
 
-    def _other_cluster(self, before: Positions) -> DataDirectoryError:
+    def _other_cluster(self, previous: Positions) -> DataDirectoryError:
         return DataDirectoryError(
             "TG-603",
-            f"the source {self.source.name} was read from the cluster {before.cluster}, and "
-            f"{self.options['brokers']} is {self._cluster}: offsets of the one say nothing about "
-            "the other",
+            f"the source {self.source.name} was read from the cluster {previous.cluster}, but "
+            f"{self.options['brokers']} is the cluster {self._cluster}, where its offsets are not "
+            "valid",
             hint="correct the option brokers; or CREATE STREAM … WITH (on_change = 'restart').",
         )
 
-    def _begin(self, ends: dict[Place, int]) -> dict[Place, int]:
-        """Where a stream begins that has never read."""
+    def _first_positions(self, ends: dict[Partition, int]) -> dict[Partition, int]:
+        """Return where a stream starts that has not read anything."""
         if self.start == LATEST:
             return dict(ends)
-        first = self.topics.offsets(ends, EARLIEST)
+        firsts = self.topics.offsets(ends, EARLIEST)
         if isinstance(self.start, dict):
-            return self._begin_at(self.start, first, ends)
+            return self._declared_positions(self.start, firsts, ends)
         if self.start == EARLIEST or isinstance(self.start, str):
-            return first
-        found = self.topics.offsets(ends, self.start)
-        return {place: found[place] if found[place] >= 0 else ends[place] for place in ends}
+            return firsts
+        at_time = self.topics.offsets(ends, self.start)
+        # A partition without records after the time has the offset -1.
+        return {p: at_time[p] if at_time[p] >= 0 else ends[p] for p in ends}
 
-    def _begin_at(
-        self, given: dict[str, dict[int, int]], first: dict[Place, int], ends: dict[Place, int]
-    ) -> dict[Place, int]:
-        for topic, offsets in given.items():
+    def _declared_positions(
+        self,
+        declared: dict[str, dict[int, int]],
+        firsts: dict[Partition, int],
+        ends: dict[Partition, int],
+    ) -> dict[Partition, int]:
+        for topic, offsets in declared.items():
             for number, offset in offsets.items():
-                place = (topic, number)
-                if place not in ends or not first[place] <= offset <= ends[place]:
-                    has = (
-                        f"has {first[place]} to {ends[place]}" if place in ends else "is not there"
+                partition = (topic, number)
+                exists = partition in ends
+                if not exists or not firsts[partition] <= offset <= ends[partition]:
+                    problem = (
+                        f"has {firsts[partition]} to {ends[partition]}"
+                        if exists
+                        else "does not exist"
                     )
                     raise RunError(
                         "TG-528",
-                        f"the source {self.source.name} is to begin at offset {offset} of "
-                        f"{_shown(place)}, which {has}",
+                        f"the source {self.source.name} is to start at offset {offset} of "
+                        f"{_describe(partition)}, which {problem}",
                         hint="correct the option start.",
                     )
-        return {place: given.get(place[0], {}).get(place[1], at) for place, at in first.items()}
+        return {
+            (topic, number): declared.get(topic, {}).get(number, first)
+            for (topic, number), first in firsts.items()
+        }
 
-    def _plan_range(
-        self, at: Positions, ends: dict[Place, int], lost: int, tasks: int
+    def _range(
+        self, positions: Positions, ends: dict[Partition, int], lost: int, tasks: int
     ) -> InputRange:
-        spans = {place: max(ends[place] - begin, 0) for place, begin in at.next.items()}
-        total = sum(spans.values())
+        available = {p: max(ends[p] - position, 0) for p, position in positions.next.items()}
+        total = sum(available.values())
         limit = self._limit()
         if total > limit:
-            # All partitions move, those with more to read by more: their times stay together.
-            taken = {place: -(-span * limit // total) for place, span in spans.items()}
+            # Read from all partitions in proportion to their backlog, so that their event times
+            # stay close to each other.
+            counts = {p: -(-count * limit // total) for p, count in available.items()}
         else:
-            taken = spans
-        stops = {place: begin + taken[place] for place, begin in at.next.items()}
-        offset = replace(at, ranges=at.ranges + 1, next=stops).as_json()
-        behind = total - sum(taken.values())
+            counts = available
+        stops = {p: position + counts[p] for p, position in positions.next.items()}
+        offset = replace(positions, ranges=positions.ranges + 1, next=stops).as_json()
+        behind = total - sum(counts.values())
         return InputRange(
             offset,
-            self._shares(at, taken, tasks),
+            self._splits(positions, counts, tasks),
             more=behind > 0,
-            size=sum(taken.values()) * _RECORD_BYTES,
-            partitions=len(at.next),
+            size=sum(counts.values()) * _RECORD_BYTES,
+            partitions=len(positions.next),
             lost=lost,
             behind=behind,
         )
 
     def _limit(self) -> int:
-        """How many records an epoch reads at most."""
-        given = self.options["rows_per_epoch"] or self.context.settings["rows_per_epoch"]
-        return min(int(given), max(self.context.sizer.bytes // _RECORD_BYTES, 1))
+        """Return the maximum number of records of an epoch."""
+        limit = self.options["rows_per_epoch"] or self.context.settings["rows_per_epoch"]
+        return min(int(limit), max(self.context.sizer.bytes // _RECORD_BYTES, 1))
 
-    def _shares(self, at: Positions, taken: dict[Place, int], tasks: int) -> list[list[Any]]:
-        """Parts of equal length, one for each task. They follow each other, so that rows of a
-        partition stay in order however many tasks read it."""
-        total = sum(taken.values())
-        length = max(-(-total // tasks), _PART_RECORDS)
+    def _splits(
+        self, positions: Positions, counts: dict[Partition, int], tasks: int
+    ) -> list[list[Any]]:
+        """Divide the records into splits of equal size, one per task.
+
+        The splits are consecutive: the records of a partition stay in order, whatever the number of
+        tasks.
+        """
+        total = sum(counts.values())
+        length = max(-(-total // tasks), _MIN_PART_RECORDS)
         splits: list[list[Any]] = [[]]
         room = length
-        for number, (place, begin) in enumerate(at.next.items()):
-            left = taken[place]
-            while left:
+        for number, (partition, position) in enumerate(positions.next.items()):
+            remaining = counts[partition]
+            while remaining:
                 if not room:
                     splits.append([])
                     room = length
-                part = min(left, room)
-                start = begin + taken[place] - left
-                splits[-1].append([number, *place, start, start + part, at.ranges])
-                left, room = left - part, room - part
-        # A task reads its partitions side by side.
+                count = min(remaining, room)
+                start = position + counts[partition] - remaining
+                splits[-1].append([number, *partition, start, start + count, positions.ranges])
+                remaining, room = remaining - count, room - count
+        # The reader gets all parts of a task at once and reads their partitions in parallel.
         return [[parts] for parts in splits if parts]
 
     def on_commit(self, offset: Offset) -> None:
-        """Offsets are in manifests; brokers need not know them."""
+        """Do nothing: offsets are in manifests, and brokers do not need them."""
 
     # Reading
 
     def direct(self, read: Read) -> JsonReader | None:
-        """Plain JSON is decoded by tasks, all else by Spark, which also says why it cannot."""
-        # Only Spark says of a bad record what is wrong with it.
+        # Only Spark finds the reason why a record is malformed.
         if read.located or not read.vectors:
             return None
         from tidegate.connectors.formats.json import json_schema
@@ -284,8 +325,8 @@ class KafkaSource:
 
         records = Records(self.source, read.arrival, read.located)
         options = self.options
-        odd = options["changelog"] or options["timestamp_format"] is not None
-        if records.format != "json" or odd or records.upserts or records.metadata:
+        needs_spark = options["changelog"] or options["timestamp_format"] is not None
+        if records.format != "json" or needs_spark or records.upserts or records.metadata:
             return None
         schema = json_schema(records.record_columns)
         if schema is None:
@@ -297,13 +338,14 @@ class KafkaSource:
         from tidegate.connectors.kafka.decoding import Records
         from tidegate.connectors.kafka.reader import KafkaReader
 
-        plain = self.direct(read)
-        if plain is not None:
-            return builder(plain)
+        json_reader = self.direct(read)
+        if json_reader is not None:
+            return builder(json_reader)
         records = Records(self.source, read.arrival, read.located)
-        told = tuple(dict.fromkeys(what for _, what, _ in records.metadata))
+        metadata = tuple(dict.fromkeys(name for _, name, _ in records.metadata))
         decoder = self._decoder(records.text_columns) if records.format == "avro" else None
-        return records.read(builder(KafkaReader(self.connection, told, self._keys(), decoder)))
+        reader = KafkaReader(self.connection, metadata, self._key_text(), decoder)
+        return records.read(builder(reader))
 
     def _decoder(self, columns: Sequence[tuple[str, str]]) -> AvroDecoder:
         import pyarrow as pa
@@ -311,37 +353,39 @@ class KafkaSource:
         from tidegate.connectors.kafka.avro import AvroDecoder, Registry
         from tidegate.physical.typed import arrow_type
 
-        schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        schema = pa.schema([(name, arrow_type(sql_type)) for name, sql_type in columns])
         registry = Registry.of(self.connection.owner, self.options)
         return AvroDecoder(schema, self.options["avro_schema"], registry)
 
-    def _keys(self) -> Any:
-        """How the key of a tombstone becomes a record that JSON can be read of."""
+    def _key_text(self) -> KeyText | None:
+        """Return how to convert the key of a tombstone to JSON; None if tombstones are not read."""
         from tidegate.connectors.kafka.reader import KeyText
 
         if not self.source.primary_key or self.options["format"] not in ("json", "avro"):
             return None
         if self.options["key_format"] == "json":
             return KeyText(None, False)
-        (name,) = self.source.primary_key
-        column = next(c for c in self.source.columns if c.name.lower() == name.lower())
-        return KeyText(column.name, str(column.type).startswith(_NUMBERS))
+        (key,) = self.source.primary_key
+        column = next(c for c in self.source.columns if c.name.lower() == key.lower())
+        return KeyText(column.name, str(column.type).startswith(_JSON_KEY_TYPES))
 
     def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all records")
 
 
 def connection_of(owner: str, options: Any) -> Connection:
-    """The connection of a declared source or sink."""
+    """Create the connection of a declared source or sink."""
     return Connection.of(owner, options, options.secrets())
 
 
-def _shown(place: Place) -> str:
-    return f"partition {place[1]} of the topic {place[0]}"
+def _describe(partition: Partition) -> str:
+    return f"partition {partition[1]} of the topic {partition[0]}"
 
 
-def _news(at: Positions, ends: dict[Place, int], other: bool = False) -> bool:
-    """Whether there is something to read; `other`: or less than was read."""
-    return any(
-        ends[place] > begin or (other and ends[place] < begin) for place, begin in at.next.items()
-    )
+def _has_records(positions: Positions, ends: dict[Partition, int]) -> bool:
+    return any(ends[partition] > position for partition, position in positions.next.items())
+
+
+def _has_changed(positions: Positions, ends: dict[Partition, int]) -> bool:
+    """Return whether a partition has new records, or fewer records than were read."""
+    return any(ends[partition] != position for partition, position in positions.next.items())

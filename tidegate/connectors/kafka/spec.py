@@ -1,6 +1,6 @@
-"""Topics of Apache Kafka, as a source and as a sink.
+"""The options of the kafka connector, and the checks of a declared source or sink.
 
-What they are and what can be said of them; `kafka_source` and `kafka_sink` do the work.
+`tidegate check` imports this module: it must not import pyspark, and pyarrow only in functions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from tidegate.catalog.connector import (
     ANY_KIND,
     Columns,
-    OptionProblem,
     ConnectorSpec,
+    OptionProblem,
     SinkSpec,
     SourceSpec,
     Values,
@@ -24,21 +24,24 @@ from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.common_options import CSV_READING, DELIMITER, not_empty, timestamp_format
 from tidegate.types import MICROS, ChangelogKind
 
-# ---- What can be said of records in Avro: the schema, or the registry that knows it.
+# ---- Options of the format Avro.
 
 _AVRO = ("format", ("avro",))
 
 
 def _is_url(url: str) -> str | None:
-    """What is wrong with the address of a registry; not shown, as it may hold a password."""
+    """Return what is wrong with the URL of a registry, or None.
+
+    The text does not contain the URL, which may contain a password.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "it is not an address"
+        return "it is not a URL"
     if parts.scheme not in ("http", "https") or not parts.netloc:
         return "it does not begin with http:// or https:// and a host"
     if "@" in parts.netloc:
-        return "names and passwords belong into registry_username and registry_password"
+        return "use registry_username and registry_password for the login"
     return None
 
 
@@ -52,17 +55,15 @@ AVRO_WRITING = (
     OptionSpec(
         "registry_url",
         OptionType.TEXT,
-        "the schema registry; its numbers of schemas stand before the records",
+        "the URL of the schema registry; records begin with the ID of their schema",
         only_with=_AVRO,
         check=_is_url,
     ),
-    OptionSpec(
-        "registry_username", OptionType.TEXT, "the user to ask the registry as", only_with=_AVRO
-    ),
+    OptionSpec("registry_username", OptionType.TEXT, "the user for the registry", only_with=_AVRO),
     OptionSpec(
         "registry_password",
         OptionType.TEXT,
-        "the password to ask the registry with",
+        "the password for the registry",
         secret=True,
         only_with=_AVRO,
     ),
@@ -71,7 +72,7 @@ AVRO_READING = (
     OptionSpec(
         "avro_schema",
         OptionType.TEXT,
-        "the schema that records were written with, where no registry knows it",
+        "the schema that records were written with, without a registry",
         only_with=_AVRO,
         check=_is_schema,
     ),
@@ -80,24 +81,27 @@ AVRO_READING = (
 
 
 def check_avro(options: Values, reads: bool = False) -> OptionProblem | None:
-    """What is wrong with the options of a format, together."""
+    """Return what is wrong with a combination of Avro options, or None."""
     if options["format"] != "avro":
         return None
-    given = [name for name in ("avro_schema", "registry_url") if options.get(name) is not None]
-    if reads and len(given) != 1:
-        why = "two schemas" if given else "no schema"
+    schemas = [name for name in ("avro_schema", "registry_url") if options.get(name) is not None]
+    if reads and len(schemas) != 1:
+        problem = "two schemas are declared" if schemas else "no schema is declared"
         return (
-            f"with {why} records in Avro cannot be read",
-            "say either registry_url = 'http://…' or avro_schema = '{…}'.",
+            f"Avro records need one schema, but {problem}",
+            "declare either registry_url = 'http://…' or avro_schema = '{…}'.",
         )
-    named = options["registry_username"] is not None or options["registry_password"] is not None
-    if named and options["registry_url"] is None:
-        return "there is a login for a registry, and no registry", "add registry_url = 'http://…'."
+    has_login = options["registry_username"] is not None or options["registry_password"] is not None
+    if has_login and options["registry_url"] is None:
+        return (
+            "registry_username and registry_password need a registry",
+            "add registry_url = 'http://…'.",
+        )
     return None
 
 
 def unwritable(options: Values, columns: Columns) -> str | None:
-    """A column that Avro has no name or no type for."""
+    """Return why Avro cannot represent the columns of a sink, or None."""
     if options["format"] != "avro":
         return None
     import pyarrow as pa
@@ -106,35 +110,38 @@ def unwritable(options: Values, columns: Columns) -> str | None:
     from tidegate.physical.typed import arrow_type
 
     try:
-        avro_schema("row", pa.schema([(name, arrow_type(kind)) for name, kind in columns]))
+        fields = [(name, arrow_type(sql_type)) for name, sql_type in columns]
+        avro_schema("row", pa.schema(fields))
     except ValueError as error:
-        return f"records in Avro cannot hold these columns: {error}; use format = 'json'"
+        return f"Avro cannot represent these columns: {error}; use format = 'json'"
     return None
 
 
 def unreadable(columns: Columns) -> str | None:
-    """A column whose values Avro does not have."""
+    """Return why the columns of a source cannot be read from Avro, or None."""
     from tidegate.physical.typed import arrow_type
 
-    for name, kind in columns:
+    for name, sql_type in columns:
         try:
-            arrow_type(kind)
+            arrow_type(sql_type)
         except ValueError:
-            return f"Avro has no values of the type {kind}, which {name} has"
+            return f"the column {name} has the type {sql_type}, which Avro does not support"
     return None
 
 
+# ---- Options of topics.
+
 _TEXT = ("format", ("json", "csv", "debezium-json"))
-# What exactly-once hangs on: settings of the client that are not the user's to choose.
-_OURS = {
+# Settings of the client that exactly-once depends on, and what to use instead.
+_RESERVED_SETTINGS = {
     "bootstrap.servers": "use the option brokers",
-    "group.id": "a source belongs to no group: its offsets are in the manifest",
+    "group.id": "sources do not use consumer groups; their offsets are in the manifest",
     "isolation.level": "only committed records are read",
     "enable.auto.commit": "offsets are in the manifest",
     "auto.offset.reset": "use the options start and on_data_loss",
-    "transactional.id": "it is made of the stream and the sink",
-    "enable.idempotence": "transactions need it",
-    "acks": "transactions need all of them",
+    "transactional.id": "it is derived from the stream and the sink",
+    "enable.idempotence": "transactions require it",
+    "acks": "transactions require acknowledgments of all replicas",
     "transaction.timeout.ms": "use the option transaction_timeout",
     "security.protocol": "use the option security_protocol",
     "sasl.mechanism": "use the option sasl_mechanism",
@@ -142,7 +149,7 @@ _OURS = {
     "sasl.username": "use the option sasl_username",
     "sasl.password": "use the option sasl_password",
 }
-# What a record tells besides its content, and the types it can have.
+# The metadata of records, and the types that a METADATA column may have.
 METADATA = {
     "topic": ("STRING",),
     "partition": ("INT",),
@@ -153,15 +160,15 @@ METADATA = {
 }
 
 
-def _passed_on(name: str) -> str | None:
-    instead = _OURS.get(name)
-    return None if instead is None else f"{name} cannot be set: {instead}"
+def _check_setting(name: str) -> str | None:
+    alternative = _RESERVED_SETTINGS.get(name)
+    return None if alternative is None else f"{name} cannot be set: {alternative}"
 
 
-def _is_pattern(topic: str) -> str | None:
-    """What is wrong with a topic, a list of them, or a pattern."""
+def _check_topics(topic: str) -> str | None:
+    """Return what is wrong with a topic, a list of topics or a pattern, or None."""
     if not topic.startswith("^"):
-        return None if all(topics_of(topic)) else "a name in the list is empty"
+        return None if all(topic_names(topic)) else "a name in the list is empty"
     try:
         re.compile(topic)
     except re.error as error:
@@ -169,50 +176,56 @@ def _is_pattern(topic: str) -> str | None:
     return None
 
 
-def topics_of(topic: str) -> list[str]:
-    """The topics of a list."""
+def topic_names(topic: str) -> list[str]:
+    """Split a list of topics."""
     return [name.strip() for name in topic.split(",")]
 
 
-def read_start(text: str) -> str | int | dict[str, dict[int, int]]:
-    """Where to begin: 'earliest', 'latest', milliseconds since 1970, or offsets by partition."""
+def parse_start(text: str) -> str | int | dict[str, dict[int, int]]:
+    """Parse the option start.
+
+    Returns 'earliest', 'latest', milliseconds since 1970, or offsets by topic and partition. Raises
+    ValueError for any other text.
+    """
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     if text.lstrip().startswith("{"):
-        return _read_offsets(text)
+        return _parse_offsets(text)
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no place to begin at") from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+        raise ValueError(f"{text!r} is not earliest, latest, a time or offsets") from None
+    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return int(time.timestamp() * 1000)
 
 
-def _read_offsets(text: str) -> dict[str, dict[int, int]]:
-    wrong = ValueError(f'{text!r} is not like {{"topic": {{"0": 17, "1": 4}}}}')
+def _parse_offsets(text: str) -> dict[str, dict[int, int]]:
+    invalid = ValueError(f'{text!r} is not like {{"topic": {{"0": 17, "1": 4}}}}')
     try:
-        given = json.loads(text)
-        found = {
+        parsed = {
             str(topic): {int(number): int(offset) for number, offset in offsets.items()}
-            for topic, offsets in given.items()
+            for topic, offsets in json.loads(text).items()
         }
     except (ValueError, AttributeError, TypeError):
-        raise wrong from None
-    if any(number < 0 or offset < 0 for by in found.values() for number, offset in by.items()):
-        raise wrong
-    return found
+        raise invalid from None
+    pairs = (pair for offsets in parsed.values() for pair in offsets.items())
+    if any(number < 0 or offset < 0 for number, offset in pairs):
+        raise invalid
+    return parsed
 
 
 def _check_start(text: str) -> str | None:
     try:
-        read_start(text)
+        parse_start(text)
     except ValueError as error:
         return str(error)
     return None
 
 
 _CONNECTION = (
-    OptionSpec("brokers", OptionType.TEXT, "host:port of the brokers, with commas", required=True),
+    OptionSpec(
+        "brokers", OptionType.TEXT, "host:port of the brokers, separated by commas", required=True
+    ),
     OptionSpec(
         "security_protocol",
         OptionType.TEXT,
@@ -223,25 +236,25 @@ _CONNECTION = (
     OptionSpec(
         "sasl_mechanism",
         OptionType.TEXT,
-        "how to log in",
+        "the authentication mechanism",
         default="plain",
         choices=("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi"),
         only_with=("security_protocol", ("sasl_plaintext", "sasl_ssl")),
     ),
-    OptionSpec("sasl_username", OptionType.TEXT, "the user to log in as"),
-    OptionSpec("sasl_password", OptionType.TEXT, "the password to log in with", secret=True),
+    OptionSpec("sasl_username", OptionType.TEXT, "the user for the brokers"),
+    OptionSpec("sasl_password", OptionType.TEXT, "the password for the brokers", secret=True),
     OptionSpec(
         "kafka.",
         OptionType.TEXT,
-        "any setting of the client (librdkafka), such as kafka.ssl.ca.location",
+        "any setting of librdkafka, such as kafka.ssl.ca.location",
         prefix=True,
-        check=_passed_on,
+        check=_check_setting,
     ),
 )
 _KEY_FORMAT = OptionSpec(
     "key_format",
     OptionType.TEXT,
-    "how keys are written: an object with the key columns, or the text of the one key column",
+    "the format of keys: a JSON object with the key columns, or the text of the only key column",
     default="json",
     choices=("json", "text"),
 )
@@ -249,7 +262,7 @@ _READING = (
     OptionSpec(
         "format",
         OptionType.TEXT,
-        "how records are written",
+        "the format of records",
         default="json",
         choices=("json", "csv", "raw", "avro", "debezium-json"),
     ),
@@ -258,20 +271,21 @@ _READING = (
     OptionSpec(
         "start",
         OptionType.TEXT,
-        'where to begin: earliest, latest, a time, or offsets such as {"topic": {"0": 17}}',
+        'where to start: earliest, latest, a time, or offsets such as {"topic": {"0": 17}}',
         default="earliest",
         check=_check_start,
     ),
     OptionSpec(
         "rows_per_epoch",
         OptionType.INTEGER,
-        "records read per epoch; the setting of that name if left out",
+        "the maximum number of records per epoch; the setting of this name if left out",
         minimum=1,
     ),
     OptionSpec(
         "on_data_loss",
         OptionType.TEXT,
-        "what to do if records are gone before they were read: stop, or count them and go on",
+        "what to do if records were removed before they were read: fail, or count them and "
+        "continue",
         default="fail",
         choices=("fail", "continue"),
     ),
@@ -285,33 +299,33 @@ def _check_connection(options: Values) -> OptionProblem | None:
     if options["sasl_password"] is None or options["security_protocol"].startswith("sasl"):
         return None
     return (
-        "there is a password, and the connection is not one that logs in",
+        "there is a password, but security_protocol does not use one",
         "add security_protocol = 'sasl_ssl'.",
     )
 
 
-def _gives_op(options: Values, has_key: bool) -> bool:
+def _implies_changelog(options: Values, has_key: bool) -> bool:
     return has_key or options["format"] == "debezium-json"
 
 
 def _check_source(options: Values, columns: Columns, has_key: bool) -> OptionProblem | None:
-    kind = options["format"]
-    if options["changelog"] and (has_key or kind in ("raw", "debezium-json")):
-        why = "a PRIMARY KEY" if has_key else f"the format {kind}"
-        return f"with {why} there is no _op in the records", "leave out changelog."
-    if kind == "raw":
+    record_format = options["format"]
+    if options["changelog"] and (has_key or record_format in ("raw", "debezium-json")):
+        reason = "a PRIMARY KEY" if has_key else f"the format {record_format}"
+        return f"records of a source with {reason} have no _op", "leave out changelog."
+    if record_format == "raw":
         if len(columns) != 1 or columns[0][1] not in ("STRING", "BINARY"):
-            hint = "CREATE SOURCE s (value STRING) WITH (…), and METADATA columns beside it."
-            return "a raw record is one column, a STRING or BINARY", hint
+            hint = "CREATE SOURCE s (value STRING) WITH (…); METADATA columns are also allowed."
+            return "the format raw needs exactly one column, a STRING or BINARY", hint
         if has_key:
-            return "a raw record has no columns that a PRIMARY KEY could be", "use format = 'json'."
-    unread = unreadable(columns) if kind == "avro" else None
-    return (unread, "declare another type, or use format = 'json'.") if unread else None
+            return "the format raw does not support a PRIMARY KEY", "use format = 'json'."
+    problem = unreadable(columns) if record_format == "avro" else None
+    return (problem, "declare another type, or use format = 'json'.") if problem else None
 
 
 def _check_sink(options: Values) -> OptionProblem | None:
     if options["key_format"] == "text" and options["key"] and len(options["key"]) > 1:
-        return "as text a key has one column", "use key_format = 'json'."
+        return "a text key has one column", "use key_format = 'json'."
     return check_avro(options) or _check_connection(options)
 
 
@@ -322,18 +336,18 @@ def _accepts(options: Values) -> frozenset[ChangelogKind]:
 
 
 def _is_read_by(sink: Values, source: Values) -> bool:
-    """Whether a source reads what a sink writes, as far as options tell."""
+    """Return whether a source reads the topic of a sink, as far as the options show it."""
     topic = source["topic"]
     if sink["brokers"] != source["brokers"]:
         return False
     if topic.startswith("^"):
         return re.fullmatch(topic, sink["topic"]) is not None
-    return sink["topic"] in topics_of(topic)
+    return sink["topic"] in topic_names(topic)
 
 
-def _nothing_but_name(name: Any) -> str | None:
+def _check_topic(name: Any) -> str | None:
     if "," in name or name.startswith("^"):
-        return "rows are written to one topic"
+        return "a sink writes to one topic"
     return not_empty(name)
 
 
@@ -345,30 +359,28 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "topic",
                 OptionType.TEXT,
-                "the topic; several with commas; a regular expression if it begins with ^",
+                "the topic; several separated by commas; or a regular expression, beginning with ^",
                 required=True,
-                check=_is_pattern,
+                check=_check_topics,
             ),
             *_CONNECTION,
             *_READING,
         ),
         check=lambda options: check_avro(options, reads=True) or _check_connection(options),
         metadata=METADATA,
-        implies_changelog=_gives_op,
+        implies_changelog=_implies_changelog,
         check_columns=_check_source,
         partitioned=True,
         identity=("topic",),
     ),
     sink=SinkSpec(
         (
-            OptionSpec(
-                "topic", OptionType.TEXT, "the topic", required=True, check=_nothing_but_name
-            ),
+            OptionSpec("topic", OptionType.TEXT, "the topic", required=True, check=_check_topic),
             *_CONNECTION,
             OptionSpec(
                 "format",
                 OptionType.TEXT,
-                "how records are written",
+                "the format of records",
                 default="json",
                 choices=("json", "avro"),
             ),
@@ -376,20 +388,20 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "key",
                 OptionType.NAMES,
-                "the columns that records are keyed by; an upsert stream is keyed by its own",
+                "the columns of the record key; an upsert stream uses its own key",
             ),
             _KEY_FORMAT,
             OptionSpec(
                 "changelog",
                 OptionType.TEXT,
-                "what to do with streams that retract rows: with column, records have a field _op",
+                "reject streams that retract rows, or write the field _op into records (column)",
                 default="reject",
                 choices=("reject", "column"),
             ),
             OptionSpec(
                 "transaction_timeout",
                 OptionType.DURATION,
-                "how long a transaction may take; the broker then ends it",
+                "how long a transaction may take before the broker aborts it",
                 default=MICROS["minute"],
                 minimum=MICROS["second"],
             ),
@@ -398,7 +410,7 @@ SPEC = ConnectorSpec(
         check=_check_sink,
         is_read_by=_is_read_by,
         check_columns=unwritable,
-        changelog_hint="let the stream EMIT ON WINDOW CLOSE or EMIT ON UPDATE, or keep _op in the "
-        "records: changelog = 'column'.",
+        changelog_hint="let the stream EMIT ON WINDOW CLOSE or EMIT ON UPDATE, or write _op into "
+        "the records: changelog = 'column'.",
     ),
 )

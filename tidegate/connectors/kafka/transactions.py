@@ -48,7 +48,7 @@ Records = Iterable[tuple[bytes | None, bytes | None]]
 
 
 class ProducerFenced(Exception):
-    """The broker rejects this producer: another one has taken over, or the transaction timed out."""
+    """The broker rejects this producer: another one took over, or the transaction timed out."""
 
 
 class HangingTransaction(Exception):
@@ -205,7 +205,11 @@ class Transactions:
             return groups[self.name].result(2 * RESPONSE_TIMEOUT_S).topic_partitions[0]
 
         try:
-            admin = AdminClient({**self.connection.settings, "error_cb": self.client_errors})
+            settings: dict[str, Any] = {
+                **self.connection.settings,
+                "error_cb": self.client_errors,
+            }
+            admin = AdminClient(settings)
             error = position(stable=True).error
             if error is None or error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
                 return
@@ -292,7 +296,7 @@ class Transactions:
         self._delivery_error = self._delivery_error or error
 
     def _poll_delivery_errors(self) -> None:
-        """Receive pending delivery errors: a call may fail before the error of its record arrives."""
+        """Receive pending delivery errors: calls may fail before the error of a record arrives."""
         from confluent_kafka import KafkaException
 
         # The client may set an error of its own while it runs the callback.
