@@ -475,7 +475,9 @@ class TestStoredDirectory:
         assert source.checkpoints()[0].generation == 1
         assert [status.rows_in for status in source.statuses()] == [2, 2]
 
-    def test_graph_without_saved_declarations(self, harness: PipelineHarness, source: StoredDirectory) -> None:
+    def test_graph_without_saved_declarations(
+        self, harness: PipelineHarness, source: StoredDirectory
+    ) -> None:
         (harness.folder / "data" / "_declared.json").unlink()
         assert "operator:t0:0" in source.graph().nodes, "taken from manifests"
         with pytest.raises(RunError, match="TG-201"):
