@@ -34,7 +34,9 @@ def changed(function: str, kind: pa.DataType, changes: list[tuple[Any, int]], cu
         weights = [weight for _, weight in part]
         parts.append(groups.pre_aggregate(rows_of([7] * len(part), {"a0_0": values}, weights)))
     while len(parts) > 1:
-        parts = [groups.combine_parts(parts[place : place + 2]) for place in range(0, len(parts), 2)]
+        parts = [
+            groups.combine_parts(parts[place : place + 2]) for place in range(0, len(parts), 2)
+        ]
     return groups.evaluate(parts[0])["r0"][0].as_py()
 
 

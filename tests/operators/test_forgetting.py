@@ -27,11 +27,11 @@ from tests.operators.harness import (
     row_identity,
     state_limits,
 )
-from tests.operators.joined import joined
+from tests.operators.join_harness import HOWS, JoinRow, batch_join
 from tests.operators.model import NO_WINDOW, Key, Memory
 from tests.operators.scenarios import Scenario, scenarios
-from tests.operators.test_change_join import HOWS, Item, changes, make
-from tests.operators.test_change_join import Harness as JoinDrive
+from tests.operators.test_regular_join import Harness as JoinHarness
+from tests.operators.test_regular_join import changelogs, make_join
 from tests.operators.test_top_n import FUNCTIONS, NAN, Query
 from tests.operators.test_top_n_duckdb import (
     Case,
@@ -170,9 +170,9 @@ def test_joins_forget_as_the_model_does(
     data: st.DataObject, how: str, retracts: bool, safe: bool
 ) -> None:
     ttl = data.draw(st.integers(1, 6))
-    run = JoinDrive(make(how, safe, retracts=retracts, ttl_us=ttl))
+    run = JoinHarness(make_join(how, safe, retracts=retracts, ttl_us=ttl))
     memory, now_us = Memory(ttl), 100
-    for epoch in data.draw(changes(retracts)):
+    for epoch in data.draw(changelogs(retracts)):
         now_us += data.draw(st.integers(0, 4))
         came = [
             ((item[0],), (side, item), weight)
@@ -186,21 +186,21 @@ def test_joins_forget_as_the_model_does(
             run.restart()
         run.epoch(epoch, now_us=now_us)
         there = [row for _, row in memory.standing()]
-        sides: list[list[Item]] = [[item for s, item in there if s == side] for side in (0, 1)]
-        assert run.stands == joined(sides, how, None, safe), stay
+        sides: list[list[JoinRow]] = [[item for s, item in there if s == side] for side in (0, 1)]
+        assert run.result == batch_join(sides, how, None, safe), stay
         if retracts:
             assert sum(report["unknown"] for report in run.reports) == memory.unknown
 
 
-def leave(run: JoinDrive, keys: set[str | None]) -> Counter[tuple[Any, ...]]:
+def leave(run: JoinHarness, keys: set[str | None]) -> Counter[tuple[Any, ...]]:
     """What came out of forgotten keys stays with the reader; the join knows nothing of it."""
 
     def key_of(row: tuple[Any, ...]) -> str | None:
         # An outer row may have one side alone, which is NULL as a whole.
         return row[0] if len(row) == 3 or row[1] is not None else row[3]
 
-    stay = Counter({row: count for row, count in run.stands.items() if key_of(row) in keys})
-    run.standing -= stay
+    stay = Counter({row: count for row, count in run.result.items() if key_of(row) in keys})
+    run.result -= stay
     return stay
 
 

@@ -8,8 +8,8 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from tests.operators.harness import D, L, Query, Row, S, call, harness_of
-from tests.operators.test_change_join import Harness as JoinDrive
-from tests.operators.test_change_join import make
+from tests.operators.test_regular_join import Harness as JoinHarness
+from tests.operators.test_regular_join import make_join
 from tidegate.columns import BEFORE
 from tidegate.operators.operator import KeyGroupState, Tables
 from tidegate.operators.store import sorted_runs as runs
@@ -30,7 +30,7 @@ def test_a_retraction_of_a_forgotten_row_is_dropped_and_counted() -> None:
 
 
 def test_a_join_retracts_only_pairs_that_it_gave_out() -> None:
-    run = JoinDrive(make("INNER", retracts=True, ttl_us=10))
+    run = JoinHarness(make_join("INNER", retracts=True, ttl_us=10))
     assert run.epoch([[(("a", 0, 1), 1)], []], now_us=1) == []
     assert run.epoch([[], []], now_us=100) == []
     assert run.epoch([[], [(("a", 0, 2), 1)]], now_us=101) == []
