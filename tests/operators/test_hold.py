@@ -1,4 +1,4 @@
-"""Rows that wait for the watermark: whatever key group they are in, each comes out once."""
+"""Rows that wait for the watermark: each is emitted once, by time, in any key group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = pa.schema([("c0", L), ("c1", L)])
 
 
 def table(rows: Sequence[Row]) -> pa.Table:
-    """A row is its number and its time, and may go when the watermark has passed its time."""
+    """Return rows with their id and their time; their pane is right after their time."""
     return pa.table(
         {
             PANE: pa.array([row.ts + 1 for row in rows], L),
@@ -35,43 +35,44 @@ def table(rows: Sequence[Row]) -> pa.Table:
     st.booleans(),
     st.booleans(),
 )
-def test_every_row_in_time_comes_out_once_and_in_order(
-    epochs: list[tuple[list[int], int]], small: bool, restart: bool
+def test_emits_every_row_on_time_once_and_by_time(
+    epochs: list[tuple[list[int], int]], small: bool, restarts: bool
 ) -> None:
     run = Harness(lambda: HoldOperator(SCHEMA), table, key_groups=3)
-    mark, number = -1, 0
+    watermark, next_id = -1, 0
     expected: list[tuple[int, int]] = []
-    out: list[tuple[Any, ...]] = []
+    emitted: list[tuple[Any, ...]] = []
     with state_limits(small):
-        for times, forward in epochs:
-            rows = [Row(ts, id=number + place) for place, ts in enumerate(times)]
-            number += len(rows)
-            expected += [(row.id, row.ts) for row in rows if row.ts >= mark]
-            mark = max(mark, forward)
-            epoch = run.rows(rows, mark)
-            assert all(ts < mark for _, ts in epoch.main)
-            _in_order_of_time(epoch.main)
-            out += epoch.main
-            if restart:
+        for times, drawn_watermark in epochs:
+            rows = [Row(ts, id=next_id + index) for index, ts in enumerate(times)]
+            next_id += len(rows)
+            expected += [(row.id, row.ts) for row in rows if row.ts >= watermark]
+            watermark = max(watermark, drawn_watermark)
+            epoch = run.rows(rows, watermark)
+            assert all(ts < watermark for _, ts in epoch.main)
+            assert_sorted_in_key_groups(epoch.main, key_groups=3)
+            emitted += epoch.main
+            if restarts:
                 run.restart()
         last = run.end().main
-        _in_order_of_time(last)
-    assert sorted(out + last) == sorted(expected)
+        assert_sorted_in_key_groups(last, key_groups=3)
+    assert sorted(emitted + last) == sorted(expected)
     assert run.stored_names() == []
 
 
-def _in_order_of_time(rows: list[tuple[Any, ...]]) -> None:
-    for key_group in range(3):
-        own = [ts for number, ts in rows if hash_of((number,)) % 3 == key_group]
-        assert own == sorted(own)
+def assert_sorted_in_key_groups(rows: list[tuple[Any, ...]], key_groups: int) -> None:
+    """Check that the rows of each key group are sorted by time."""
+    for key_group in range(key_groups):
+        times = [ts for id, ts in rows if hash_of((id,)) % key_groups == key_group]
+        assert times == sorted(times)
 
 
 @pytest.mark.parametrize("key_groups", [1, 4])
-def test_ties_come_out_as_they_came_in(key_groups: int) -> None:
+def test_rows_with_the_same_time_keep_their_order(key_groups: int) -> None:
     run = Harness(lambda: HoldOperator(SCHEMA), table, key_groups=key_groups)
     for first in range(0, 40, 10):
-        run.rows([Row(5, id=first + place) for place in range(10)], 0)
-    numbers = [number for number, _ in run.end().main]
+        run.rows([Row(5, id=first + index) for index in range(10)], 0)
+    emitted = [id for id, _ in run.end().main]
     for key_group in range(key_groups):
-        own = [n for n in numbers if hash_of((n,)) % key_groups == key_group]
-        assert own == sorted(own)
+        ids = [id for id in emitted if hash_of((id,)) % key_groups == key_group]
+        assert ids == sorted(ids)
