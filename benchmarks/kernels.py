@@ -42,7 +42,7 @@ def costs(rows: pa.Table, retracts: bool) -> tuple[list[float], pa.Table]:
     part = groups.pre_aggregate(rows)
     took = [
         best(lambda: groups.pre_aggregate(rows)),
-        best(lambda: groups.merge([part, part])),
+        best(lambda: groups.combine_parts([part, part])),
         best(lambda: groups.evaluate(part)),
     ]
     return took, groups.evaluate(part).sort_by("k0")

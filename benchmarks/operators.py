@@ -165,9 +165,9 @@ def incremental() -> None:
 
     def recompute() -> pa.Table:
         tables = [codec.table_from_bytes(data, schema) for data in stored]
-        return operator.layout.rows(
+        return operator.layout.to_output(
             with_pane(
-                operator.groups.evaluate(operator.groups.pre_aggregate(pa.concat_tables(tables))),
+                operator.aggregator.evaluate(operator.aggregator.pre_aggregate(pa.concat_tables(tables))),
                 np.full(100, HOUR),
             )
         )

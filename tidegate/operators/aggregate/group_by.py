@@ -1,4 +1,4 @@
-"""What all GROUP BY operators share: rows become partials where they are read."""
+"""The parts that all GROUP BY operators share: pre-aggregation, and the stored state of groups."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ from tidegate.operators.kernels.keys import canonicalize, dense_ranks, group_ids
 from tidegate.operators.kernels.weighted_rows import WeightedRows
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Tables
-from tidegate.operators.store import sorted_runs as runs
+from tidegate.operators.store import sorted_runs
 from tidegate.state.codec import schema_text
 
 
 class GroupByOperator:
-    """With late rows to keep, rows stay what they are until they have been judged."""
+    """Base class of GROUP BY operators: rows are pre-aggregated in the task that reads them.
 
-    stored_in: ClassVar[str] = runs.FORMAT
+    If late rows are emitted, rows are shuffled as they are and pre-aggregated after the late ones
+    have been removed.
+    """
+
+    store_format: ClassVar[str] = sorted_runs.FORMAT
     spec: GroupSpec
     layout: Layout
     late_rows: LateRows | None
 
     @cached_property
-    def groups(self) -> Aggregator:
+    def aggregator(self) -> Aggregator:
         return Aggregator(self.spec)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         if self.late_rows is not None:
             return ((self.late_rows.input_schema,),)
-        return (self.groups.schemas,)
+        return (self.aggregator.schemas,)
 
     @property
     def output(self) -> pa.Schema:
@@ -49,172 +53,182 @@ class GroupByOperator:
         return self.late_rows.schema if self.late_rows is not None else None
 
     def state_format(self) -> tuple[str, ...]:
-        return (self.stored_in, *(schema_text(schema) for schema in self.groups.schemas))
+        return (self.store_format, *(schema_text(schema) for schema in self.aggregator.schemas))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
-        return self.partials(rows)
+        return self.to_partials(rows)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None or len(parts) == 1:
             return concat(parts)
-        return self.merged(concat(parts))
+        return self.combine_partials(concat(parts))
 
-    def partials(self, rows: pa.Table) -> Tables:
-        return self.groups.pre_aggregate(rows)
+    def to_partials(self, rows: pa.Table) -> Tables:
+        """Return the partial aggregates of rows."""
+        return self.aggregator.pre_aggregate(rows)
 
-    def merged(self, tables: Tables) -> Tables:
-        """Partials of the same group as one."""
-        return self.groups.combine(tables)
+    def combine_partials(self, tables: Tables) -> Tables:
+        """Merge the partial aggregates of each group."""
+        return self.aggregator.combine(tables)
 
 
-# ---- What is kept of a group: states of its aggregates, or the rows themselves.
+# ---- The state of groups that are updated: accumulator states, or the rows themselves
 #
-# States are small, and a retraction subtracts from them, whatever it retracts. Where a retraction may
-# come of a row that was forgotten, rows are kept: only they tell that it is not there.
+# Accumulator states are small, and a retraction subtracts from them without checking that its row
+# exists. With a time to live, a retraction can arrive for a row that has expired; then rows are
+# stored, because only they show that the retraction must be dropped.
 
 
 class GroupState(Protocol):
-    """Tables that begin with the pane, the hash and the keys of a group."""
+    """How the state of groups is stored, as tables that start with the pane, the hash and the keys.
+
+    A *change* is what rows add to groups or retract from them. An *update* is what is stored of a
+    change.
+    """
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]: ...
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        """What rows add."""
+        """Return the change of rows."""
 
     def combine(self, tables: Tables) -> Tables:
-        """Several additions as one."""
+        """Merge changes."""
 
-    def amendment(self, whole: Tables, new: Tables) -> Tables:
-        """What to store of an addition that made a group what it is as a whole."""
+    def to_update(self, state: Tables, change: Tables) -> Tables:
+        """Return what to store of a change; `state` is the state of its groups after it."""
 
-    def newest(self, tables: Tables) -> Tables:
-        """Several amendments as one."""
+    def combine_updates(self, tables: Tables) -> Tables:
+        """Merge updates, in the order in which they were stored."""
 
-    def present(self, tables: Tables) -> Tables:
-        """Of all additions or amendments of a group, made one: what is there."""
+    def current(self, tables: Tables) -> Tables:
+        """Return the groups or rows that exist, from all changes or updates of a group, merged."""
 
-    def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
-        """An addition without retractions of what is not there, and how many those were."""
+    def drop_unknown_retractions(self, old: Tables, change: Tables) -> tuple[Tables, int]:
+        """Remove retractions of rows that do not exist from a change, and count them."""
 
-    def results(self, tables: Tables) -> pa.Table:
-        """PANE, HASH, keys, then one column for each call, of what is there."""
+    def evaluate(self, tables: Tables) -> pa.Table:
+        """Return the results of current groups: PANE, HASH, keys, and one column per call."""
 
 
 class AggregateState:
-    """The states of accumulators. Every retraction is of a row that is there."""
+    """Stores the states of accumulators. The row of every retraction must exist."""
 
     def __init__(self, spec: GroupSpec, single: bool) -> None:
-        self.groups = Aggregator(spec)
-        # Without keys and windows the group is there, even without rows.
-        self.vanishes = spec.retracts and not single
+        self.aggregator = Aggregator(spec)
+        # The single group of an aggregate without keys and windows exists even without rows.
+        self.drops_empty_groups = spec.retracts and not single
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]:
-        return self.groups.schemas
+        return self.aggregator.schemas
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        return self.groups.pre_aggregate(rows)
+        return self.aggregator.pre_aggregate(rows)
 
     def combine(self, tables: Tables) -> Tables:
-        return self.groups.combine(tables)
+        return self.aggregator.combine(tables)
 
-    def amendment(self, whole: Tables, new: Tables) -> Tables:
-        """States as a whole: sums of doubles depend on the order, and were told as they are."""
-        return (whole[0], *new[1:])
+    def to_update(self, state: Tables, change: Tables) -> Tables:
+        """Return the complete states of plain accumulators, and the changes of bags.
 
-    def newest(self, tables: Tables) -> Tables:
+        Sums of doubles depend on the order of addition. Storing the state as it was emitted ensures
+        that it is retracted with the same value.
+        """
+        return (state[0], *change[1:])
+
+    def combine_updates(self, tables: Tables) -> Tables:
         main, *bags = tables
-        return (self._last(main), *self.groups.combine_bags(bags))
+        return (self._keep_last(main), *self.aggregator.combine_bags(bags))
 
-    def _last(self, main: pa.Table) -> pa.Table:
+    def _keep_last(self, main: pa.Table) -> pa.Table:
         if main.num_rows <= 1:
             return main
-        ids, count = group_ids(main, self.groups.by)
+        ids, count = group_ids(main, self.aggregator.by)
         last = np.zeros(count, np.int64)
         last[ids] = np.arange(main.num_rows)
         return main if count == main.num_rows else main.take(pa.array(np.sort(last)))
 
-    def present(self, tables: Tables) -> Tables:
-        if not self.vanishes:
+    def current(self, tables: Tables) -> Tables:
+        if not self.drops_empty_groups:
             return tables
         return (tables[0].filter(pc.not_equal(tables[0].column(ROWS), 0)), *tables[1:])
 
-    def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
-        return new, 0
+    def drop_unknown_retractions(self, old: Tables, change: Tables) -> tuple[Tables, int]:
+        return change, 0
 
-    def results(self, tables: Tables) -> pa.Table:
-        return self.groups.evaluate(tables)
+    def evaluate(self, tables: Tables) -> pa.Table:
+        return self.aggregator.evaluate(tables)
 
 
 class RowState:
-    """The rows of a group: what aggregates read of them, and how many there are of each."""
+    """Stores the argument columns of rows, with weights."""
 
     def __init__(self, spec: GroupSpec) -> None:
-        self.groups = Aggregator(replace(spec, retracts=False))
+        self.aggregator = Aggregator(replace(spec, retracts=False))
         retracting = Aggregator(replace(spec, retracts=True))
-        self.kept = WeightedRows(any(bag.keeps_order for _, bag in retracting.bags))
+        self.weighted_rows = WeightedRows(any(bag.keeps_order for _, bag in retracting.bags))
         arguments = [
-            pa.field(f"a{index}_{place}", kind)
+            pa.field(f"a{index}_{number}", kind)
             for index, call in enumerate(spec.calls)
-            for place, kind in enumerate(call.arguments)
+            for number, kind in enumerate(call.arguments)
         ]
-        keys = [pa.field(*pair) for pair in zip(self.groups.keys, spec.keys, strict=True)]
+        keys = [pa.field(*pair) for pair in zip(self.aggregator.keys, spec.keys, strict=True)]
         hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH)]
         weight = pa.field(WEIGHT, pa.int64())
         self.schema = pa.schema([*hidden, *keys, *arguments, weight])
-        self.values = [item.name for item in arguments if not pa.types.is_nested(item.type)]
+        self.sort_columns = [item.name for item in arguments if not pa.types.is_nested(item.type)]
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]:
         return (self.schema,)
 
     def select(self, rows: pa.Table) -> pa.Table:
-        """The columns that count, with keys that are equal where SQL says so."""
-        keys = {name: canonicalize(rows.column(name)) for name in self.groups.keys}
+        """Select the stored columns, with canonicalized keys."""
+        keys = {name: canonicalize(rows.column(name)) for name in self.aggregator.keys}
         names = self.schema.names
         columns = [keys[name] if name in keys else rows.column(name) for name in names]
         return pa.table(columns, schema=self.schema)
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        return (self.kept.consolidate(self.select(rows)),)
+        return (self.weighted_rows.consolidate(self.select(rows)),)
 
     def combine(self, tables: Tables) -> Tables:
-        return (self.kept.consolidate(tables[0]),)
+        return (self.weighted_rows.consolidate(tables[0]),)
 
-    def amendment(self, whole: Tables, new: Tables) -> Tables:
-        return new
+    def to_update(self, state: Tables, change: Tables) -> Tables:
+        return change
 
-    def newest(self, tables: Tables) -> Tables:
+    def combine_updates(self, tables: Tables) -> Tables:
         return self.combine(tables)
 
-    def present(self, tables: Tables) -> Tables:
-        return (self.kept.current(tables[0]),)
+    def current(self, tables: Tables) -> Tables:
+        return (self.weighted_rows.current(tables[0]),)
 
-    def standing(self, tables: Tables) -> Tables:
-        """All additions ever: what is there."""
-        return self.present(self.combine(tables))
+    def combine_all(self, tables: Tables) -> Tables:
+        """Return the rows that exist after all changes."""
+        return self.current(self.combine(tables))
 
-    def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
-        rows, unknown = self.kept.drop_unknown_retractions(old[0], new[0])
+    def drop_unknown_retractions(self, old: Tables, change: Tables) -> tuple[Tables, int]:
+        rows, unknown = self.weighted_rows.drop_unknown_retractions(old[0], change[0])
         return (rows,), unknown
 
-    def results(self, tables: Tables) -> pa.Table:
-        rows = self._in_order(self.kept.expand(tables[0]))
-        return self.groups.evaluate(self.groups.pre_aggregate(rows))
+    def evaluate(self, tables: Tables) -> pa.Table:
+        rows = self._sort(self.weighted_rows.expand(tables[0]))
+        return self.aggregator.evaluate(self.aggregator.pre_aggregate(rows))
 
-    def _in_order(self, rows: pa.Table) -> pa.Table:
-        """By their values where arrival does not count: what rounds then says the same again."""
-        if self.kept.ordered or not self.values or rows.num_rows <= 1:
+    def _sort(self, rows: pa.Table) -> pa.Table:
+        """Sort rows by value if arrival does not matter, so that rounded sums are reproducible."""
+        if self.weighted_rows.ordered or not self.sort_columns or rows.num_rows <= 1:
             return rows
-        by = tuple(dense_ranks(rows.column(name)) for name in self.values)
+        by = tuple(dense_ranks(rows.column(name)) for name in self.sort_columns)
         return rows.take(pa.array(np.lexsort(by)))
 
 
-def merge(contents: GroupState, parts: Sequence[Tables]) -> Tables:
-    """What several tasks add, as one."""
+def combine_changes(group_state: GroupState, parts: Sequence[Tables]) -> Tables:
+    """Merge the changes of several tasks."""
     if not parts:
-        return tuple(schema.empty_table() for schema in contents.schemas)
-    return parts[0] if len(parts) == 1 else contents.combine(concat(parts))
+        return tuple(schema.empty_table() for schema in group_state.schemas)
+    return parts[0] if len(parts) == 1 else group_state.combine(concat(parts))

@@ -1,9 +1,13 @@
-"""Groups as tables: lift rows to states, combine states of the same group, evaluate them.
+"""Groups as Arrow tables: pre-aggregate rows, combine partial aggregates, evaluate results.
 
-Every table starts with the pane (the window part a row belongs to, 0 without windows), a hash of
-the keys, and the keys. The first table has a row per group: the number of its rows and the states
-of the plain accumulators. Each further table belongs to one bag of values and counts them, or has
-them in the order they came in.
+`Aggregator` does this for one GROUP BY. `Panes` describes windows, `Layout` the output columns. The
+last section is pre-aggregation in Spark SQL, which replaces `Aggregator.pre_aggregate` where it
+can.
+
+A partial aggregate is a tuple of tables. All of them start with the pane (the part of a window that
+a row belongs to, 0 without windows), a hash of the keys, and the keys. The first table has one row
+per group: its number of rows and the states of the plain accumulators. There is one more table for
+each bag accumulator, with the values of all groups.
 """
 
 from __future__ import annotations
@@ -39,18 +43,19 @@ from tidegate.operators.kernels.keys import (
 from tidegate.operators.kernels.weighted_rows import cancel_earliest, cancel_pairs
 from tidegate.operators.operator import Tables
 
-# How many rows came in where some retract others, which may leave none.
-
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Keys and aggregates of a GROUP BY; argument j of call i is the column `a{i}_{j}`."""
+    """Keys and aggregate calls of a GROUP BY. Argument j of call i is the column `a{i}_{j}`.
+
+    With grouping sets, a row has one copy per set. `counted_copy` is then the index of the key that
+    tells the copies apart and its value in the copy that counts as an input row.
+    """
 
     keys: tuple[pa.DataType, ...]
     calls: tuple[AggregateCall, ...]
     retracts: bool = False
-    # A key and a value of it: groups of other values have copies of rows that are counted there.
-    counted: tuple[int, int] | None = None
+    counted_copy: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for kind in self.keys:
@@ -60,12 +65,13 @@ class GroupSpec:
 
 
 class Aggregator:
-    """The kernels of one GROUP BY."""
+    """Pre-aggregates, combines and evaluates the groups of one GROUP BY."""
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
         self.keys = [f"k{index}" for index, _ in enumerate(spec.keys)]
         self.by = [PANE, *self.keys]
+        # count(*) needs no accumulator: it is the number of rows of the group.
         self.accumulators: list[Accumulator | None] = [
             None
             if _is_count_of_rows(call)
@@ -76,7 +82,7 @@ class Aggregator:
         self.bags: list[tuple[int, BagAccumulator]] = []
         for index, item in enumerate(self.accumulators):
             if isinstance(item, PlainAccumulator):
-                names = [f"s{index}_{place}" for place, _ in enumerate(item.fields)]
+                names = [f"s{index}_{number}" for number, _ in enumerate(item.state_types)]
                 self._plain[index] = item, names
             elif isinstance(item, BagAccumulator):
                 self.bags.append((index, item))
@@ -84,11 +90,11 @@ class Aggregator:
         self._empty = tuple(schema.empty_table() for schema in self.schemas)
         self._merges, self._custom = self._plan_merges()
         self._names: list[str] = self.schemas[0].names
-        self._few = (
+        self._small_merge = (
             None if self._custom else plan_small_merge(self.schemas[0], self.by, self._merges)
         )
 
-    # Shapes
+    # ---- Schemas
 
     def _key_fields(self) -> list[pa.Field]:
         keys = [pa.field(*pair) for pair in zip(self.keys, self.spec.keys, strict=True)]
@@ -98,7 +104,7 @@ class Aggregator:
         fields = [*self._key_fields(), pa.field(ROWS, pa.int64())]
         fields += [pa.field(SEEN, pa.int64())] if self.spec.retracts else []
         for item, names in self._plain.values():
-            fields += [pa.field(*pair) for pair in zip(names, item.fields, strict=True)]
+            fields += [pa.field(*pair) for pair in zip(names, item.state_types, strict=True)]
         return pa.schema(fields)
 
     def _bag_schema(self, bag: BagAccumulator) -> pa.Schema:
@@ -108,56 +114,58 @@ class Aggregator:
     def _plan_merges(
         self,
     ) -> tuple[list[tuple[str, str]], list[tuple[PlainAccumulator, list[str]]]]:
-        """What kernels of Arrow merge, and what accumulators merge themselves."""
+        """Return the columns that Arrow kernels merge, and those that accumulators merge."""
         merges, custom = [(HASH, "min"), (ROWS, "sum")], []
         merges += [(SEEN, "sum")] if self.spec.retracts else []
         for item, names in self._plain.values():
-            if item.merges:
-                merges += list(zip(names, item.merges, strict=True))
+            if item.merge_kernels:
+                merges += list(zip(names, item.merge_kernels, strict=True))
             else:
                 custom.append((item, names))
         return merges, custom
 
     def empty(self) -> Tables:
+        """Return tables without rows."""
         return self._empty
 
     @property
     def plain(self) -> list[tuple[PlainAccumulator, list[str]]]:
-        """The plain accumulators, each with the columns of its states."""
+        """The plain accumulators, each with the names of its state columns."""
         return list(self._plain.values())
 
-    # Rows to states
+    # ---- Rows to partial aggregates
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        """Rows with PANE, HASH, keys, arguments (and WEIGHT) as states, combined."""
+        """Return the partial aggregates of rows with PANE, HASH, keys, arguments (and WEIGHT)."""
         weights = rows.column(WEIGHT) if self.spec.retracts else None
-        each = pa.array(np.ones(rows.num_rows, np.int64))
-        ones = each if weights is None else weights
+        seen = pa.array(np.ones(rows.num_rows, np.int64))
+        ones = seen if weights is None else weights
         keys = [rows.column(PANE), rows.column(HASH)]
         keys += [canonicalize(rows.column(name)) for name in self.keys]
-        main = [*keys, ones, *([each] if self.spec.retracts else [])]
+        main = [*keys, ones, *([seen] if self.spec.retracts else [])]
         for index, (item, _) in self._plain.items():
             states = item.pre_aggregate(self._arguments(rows, index, item), weights)
-            main += [_cast(s, kind) for s, kind in zip(states, item.fields, strict=True)]
+            main += [_cast(s, kind) for s, kind in zip(states, item.state_types, strict=True)]
         tables = [pa.table(main, schema=self.schemas[0])]
-        for place, (index, bag) in enumerate(self.bags, 1):
+        for number, (index, bag) in enumerate(self.bags, 1):
             columns = self._arguments(rows, index, bag)
-            tables.append(self._lift_bag(bag, keys, columns, ones, self.schemas[place]))
+            schema = self.schemas[number]
+            tables.append(self._pre_aggregate_bag(bag, keys, columns, ones, schema))
         return self.combine(tuple(tables))
 
     def _arguments(self, rows: pa.Table, index: int, item: Accumulator) -> list[Column]:
-        """The columns of a call; a row that the filter leaves out is NULL where that says so."""
+        """Return the argument columns of a call, with the FILTER condition folded in as NULLs."""
         call = self.spec.calls[index]
-        columns = [rows.column(f"a{index}_{place}") for place, _ in enumerate(call.arguments)]
-        if not call.filtered or item.null_place is None:
+        columns = [rows.column(f"a{index}_{number}") for number, _ in enumerate(call.arguments)]
+        if not call.filtered or item.null_argument is None:
             return columns
-        *columns, there = columns
+        *columns, condition = columns
         if not columns:
-            return [_where(there, pa.scalar(True))]
-        columns[item.null_place] = _where(there, columns[item.null_place])
+            return [_null_unless(condition, pa.scalar(True))]
+        columns[item.null_argument] = _null_unless(condition, columns[item.null_argument])
         return columns
 
-    def _lift_bag(
+    def _pre_aggregate_bag(
         self,
         bag: BagAccumulator,
         keys: list[Column],
@@ -165,29 +173,30 @@ class Aggregator:
         ones: Column,
         schema: pa.Schema,
     ) -> pa.Table:
-        there: Column | None = None
-        if bag.null_place is None and bag.call.filtered:
-            *columns, there = columns
+        keep: Column | None = None
+        if bag.null_argument is None and bag.call.filtered:
+            *columns, keep = columns
         values, counts = bag.pre_aggregate(columns, ones)
-        for place in bag.required:
-            if values[place].null_count:
-                valid = pc.is_valid(values[place])
-                there = valid if there is None else pc.and_(there, valid)
+        for index in bag.required_arguments:
+            if values[index].null_count:
+                valid = pc.is_valid(values[index])
+                keep = valid if keep is None else pc.and_(keep, valid)
         table = pa.table([*keys, *values, counts], schema=schema)
-        return table if there is None else table.filter(there)
+        return table if keep is None else table.filter(keep)
 
-    # States to states
+    # ---- Combining partial aggregates
 
     def combine(self, tables: Tables) -> Tables:
-        """One row per group, in bags one row per value; values that cancelled out are gone."""
+        """Merge the rows of each group, and in bags the rows of each value."""
         return (self._combine_main(tables[0]), *self.combine_bags(tables[1:]))
 
     def combine_bags(self, tables: Sequence[pa.Table]) -> Tables:
+        """Merge the rows of each value in the tables of bags."""
         pairs = zip(tables, self.bags, strict=True)
         return tuple(self._combine_bag(table, bag) for table, (_, bag) in pairs)
 
-    def merge(self, parts: Sequence[Tables]) -> Tables:
-        """Several partial results as one, the older ones first."""
+    def combine_parts(self, parts: Sequence[Tables]) -> Tables:
+        """Combine several partial aggregates, in order of arrival."""
         if not parts:
             return self.empty()
         if len(parts) == 1:
@@ -197,24 +206,24 @@ class Aggregator:
     def _combine_main(self, table: pa.Table) -> pa.Table:
         if table.num_rows <= 1:
             return table
-        few = self._few.merge(table) if self._few is not None else None
-        if few is not None:
-            return few
+        small = self._small_merge.merge(table) if self._small_merge is not None else None
+        if small is not None:
+            return small
         merges = self._merges
         if self._custom:
             table = table.append_column("_row", pa.array(np.arange(table.num_rows)))
             merges = [*merges, ("_row", "list")]
         merged = merge_rows(table, self.by, merges)
         if not self._custom:
-            return self._in_shape(merged.select(self._names))
+            return self._cast_to_schema(merged.select(self._names))
         columns = dict(zip(merged.column_names, merged.columns, strict=True))
         ids = invert_groups(columns["_row"], table.num_rows)
         for item, states in self._custom:
             combined = item.combine([table.column(s) for s in states], ids, merged.num_rows)
             columns |= dict(zip(states, combined, strict=True))
-        return self._in_shape(pa.table({name: columns[name] for name in self._names}))
+        return self._cast_to_schema(pa.table({name: columns[name] for name in self._names}))
 
-    def _in_shape(self, table: pa.Table) -> pa.Table:
+    def _cast_to_schema(self, table: pa.Table) -> pa.Table:
         schema = self.schemas[0]
         if table.schema.equals(schema):
             return table
@@ -228,20 +237,20 @@ class Aggregator:
         return combine_counts(table, keys, (HASH, ROWS), bag)
 
     def _bag_keys(self, bag: BagAccumulator) -> list[str]:
-        return [*self.by, *(f"v{place}" for place, _ in enumerate(bag.values))]
+        return [*self.by, *(f"v{index}" for index, _ in enumerate(bag.values))]
 
-    def seen(self, main: pa.Table) -> Ints:
-        """How many rows came in for each group; a row that is in several sets counts once."""
+    def input_rows(self, main: pa.Table) -> Ints:
+        """Return the input rows of each group; a row in several grouping sets counts once."""
         counts: Ints = main.column(SEEN if self.spec.retracts else ROWS).to_numpy()
-        if self.spec.counted is None:
+        if self.spec.counted_copy is None:
             return counts
-        key, value = self.spec.counted
+        key, value = self.spec.counted_copy
         return np.where(main.column(self.keys[key]).to_numpy() == value, counts, 0)
 
-    # States to results
+    # ---- Partial aggregates to results
 
     def evaluate(self, tables: Tables) -> pa.Table:
-        """PANE, HASH, keys, then one column per call, as `r{i}`."""
+        """Return the results of all groups: PANE, HASH, keys, and one column `r{i}` per call."""
         main = tables[0]
         bags = dict(zip([index for index, _ in self.bags], tables[1:], strict=True))
         names = [PANE, HASH, *self.keys]
@@ -263,11 +272,11 @@ class Aggregator:
             bag = cancel_earliest(bag, self._bag_keys(item), ROWS)
         ids = find_rows(main, bag, self.by)
         counts = bag.column(ROWS).to_numpy()
-        values = [bag.column(f"v{place}") for place, _ in enumerate(item.values)]
-        known = (ids >= 0) & (counts > 0)
-        if not known.all():
-            keep = pa.array(known)
-            values, counts, ids = [v.filter(keep) for v in values], counts[known], ids[known]
+        values = [bag.column(f"v{index}") for index, _ in enumerate(item.values)]
+        in_group = (ids >= 0) & (counts > 0)
+        if not in_group.all():
+            keep = pa.array(in_group)
+            values, counts, ids = [v.filter(keep) for v in values], counts[in_group], ids[in_group]
         return item.evaluate_bag(values, counts, ids, main.num_rows)
 
 
@@ -279,16 +288,19 @@ def _cast(column: Column, kind: pa.DataType) -> Column:
     return column if column.type == kind else pc.cast(column, kind)
 
 
-def _where(there: Column, value: Column | pa.Scalar) -> Column:
-    return pc.if_else(there, value, pa.scalar(None, value.type))
+def _null_unless(condition: Column, value: Column | pa.Scalar) -> Column:
+    return pc.if_else(condition, value, pa.scalar(None, value.type))
 
 
-# ---- Panes: the smallest pieces windows are made of. A row is in one pane, a pane in some windows.
+# ---- Panes: the pieces that windows consist of
+#
+# A row is in one pane; a pane can be in several windows. Each pane is aggregated once, and a window
+# that closes combines its panes.
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Panes begin at multiples of `width_us` from `offset_us`."""
+    """Panes start at `offset_us` plus multiples of `width_us`."""
 
     width_us: int
     offset_us: int
@@ -296,10 +308,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Panes:
-    """How panes make windows. `kind` is TUMBLE, HOP, CUMULATE, or DUE.
+    """How panes form windows. `kind` is TUMBLE, HOP, CUMULATE or DUE.
 
-    DUE has no windows of its own: the pane of a row is the moment at which the watermark closes its
-    group, such as the end of a window that was made further up.
+    DUE stands for groups that the watermark closes without a window function in this GROUP BY, for
+    example by the end of a window of an earlier query. The pane of a row is then the time at which
+    its group closes.
     """
 
     kind: str
@@ -309,6 +322,7 @@ class Panes:
 
     @property
     def width_us(self) -> int:
+        """The length of a pane."""
         if self.kind == "HOP":
             return math.gcd(self.size_us, self.slide_us)
         return {"TUMBLE": self.size_us, "CUMULATE": self.slide_us}.get(self.kind, 1)
@@ -319,7 +333,7 @@ class Panes:
         return self.kind in ("HOP", "CUMULATE")
 
     def last_end(self, pane: Ints) -> Ints:
-        """The end of the last window a pane is in."""
+        """Return the end of the last window that a pane is in."""
         if self.kind == "DUE":
             return pane
         if self.kind == "HOP":
@@ -329,24 +343,25 @@ class Panes:
         return pane + self.size_us
 
     def first_pane(self, end: int) -> int:
-        """The first pane of the window that ends there."""
+        """Return the first pane of the window with this end."""
         if self.kind == "DUE":
             return end
         return int(self.start(np.array([end], np.int64))[0])
 
     def start(self, end: Ints) -> Ints:
-        """The start of the window that ends there."""
+        """Return the start of the window with this end."""
         if self.kind == "CUMULATE":
             return self._floor(end - 1, self.size_us)
         return end - self.size_us
 
     def ends(self, pane: Ints) -> Ints:
-        """The ends of all windows these panes are in, sorted, each once."""
+        """Return the distinct ends of all windows that these panes are in, in ascending order."""
         panes = np.unique(pane)
         last = self.last_end(panes)
         if not self.shared:
             return last
-        # Both are sorted, and on a grid: of each pane only what the one before it lacks is new.
+        # First and last ends ascend and lie on a grid, so the ends of a pane that are new are those
+        # after the last end of the pane before it.
         step = self.slide_us
         first = last - (last - panes - 1) // step * step
         first[1:] = np.maximum(first[1:], last[:-1] + step)
@@ -355,47 +370,50 @@ class Panes:
         ends: Ints = np.repeat(first, counts) + within * step
         return ends
 
-    def floor_after(self, mark_us: int) -> int:
-        """The smallest pane that a watermark leaves open."""
+    def first_open_pane(self, watermark_us: int) -> int:
+        """Return the smallest pane in a window that this watermark has not closed."""
         if self.kind == "DUE":
-            return mark_us + 1
+            return watermark_us + 1
         if self.kind == "HOP":
-            # The first window with end > mark starts at the next grid point after mark − size.
-            return self._scalar_floor(mark_us - self.size_us, self.slide_us) + self.slide_us
-        if self.kind == "CUMULATE":
-            return self._scalar_floor(mark_us, self.size_us)
-        return self._scalar_floor(mark_us, self.size_us)
+            # The first open window starts at the first grid point after watermark − size.
+            return self._floor_int(watermark_us - self.size_us, self.slide_us) + self.slide_us
+        return self._floor_int(watermark_us, self.size_us)
 
-    def closing(
+    def closing_panes(
         self, previous_watermark_us: int | None, watermark_us: int
     ) -> tuple[int | None, int] | None:
-        """The panes [first, limit) of windows with before < end ≤ after; None if none can end."""
-        first = None if previous_watermark_us is None else self.floor_after(previous_watermark_us)
+        """Return the panes [first, limit) of the windows that close; None if no window closes.
+
+        Windows close whose end is after the previous watermark and not after the current one.
+        """
+        first = None
+        if previous_watermark_us is not None:
+            first = self.first_open_pane(previous_watermark_us)
         if not self.shared:
-            limit = self.floor_after(watermark_us)
+            limit = self.first_open_pane(watermark_us)
             return None if limit == first else (first, limit)
-        into = self.size_us if self.kind == "HOP" else 0
-        last_end = self._scalar_floor(watermark_us - into, self.slide_us) + into
-        passed = previous_watermark_us is not None and last_end <= previous_watermark_us
-        return None if passed else (first, last_end)
+        shift = self.size_us if self.kind == "HOP" else 0
+        last_end = self._floor_int(watermark_us - shift, self.slide_us) + shift
+        is_closed = previous_watermark_us is not None and last_end <= previous_watermark_us
+        return None if is_closed else (first, last_end)
 
     def _floor(self, us: Ints, grid: int) -> Ints:
         return us - np.mod(us - self.offset_us, grid)
 
-    def _scalar_floor(self, us: int, grid: int) -> int:
+    def _floor_int(self, us: int, grid: int) -> int:
         return us - (us - self.offset_us) % grid
 
 
-# ---- From evaluated groups to the columns that an aggregate hands out.
+# ---- Layout: from evaluated groups to the output columns of the operator
 
-# A column with the start of the window, where the end does not tell it.
+# The start of the window, if it does not follow from its end.
 START = "_start"
 
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """`key` or `result` number `index`; `due` is a time `index` µs after the end of the window,
-    `start` the window's start."""
+    """An output column: `key` or `result` number `index`; `due`, the end of the window plus `index`
+    microseconds; or `start`, the start of the window."""
 
     kind: str
     index: int
@@ -407,7 +425,7 @@ class OutputColumn:
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of an aggregate, as `c0`, `c1`, …, and _op if it gives out changes."""
+    """The output columns `c0`, `c1`, …, and `_op` if the operator emits a changelog."""
 
     columns: tuple[OutputColumn, ...]
     panes: Panes
@@ -415,11 +433,12 @@ class Layout:
 
     @cached_property
     def schema(self) -> pa.Schema:
+        """The schema of the output."""
         fields = [pa.field(f"c{index}", item.type) for index, item in enumerate(self.columns)]
         return pa.schema([*fields, pa.field(OP, pa.string())] if self.with_op else fields)
 
-    def rows(self, groups: pa.Table) -> pa.Table:
-        """`groups` has the end of the window as its pane."""
+    def to_output(self, groups: pa.Table) -> pa.Table:
+        """Return the output rows of evaluated groups, whose pane must be the end of the window."""
         arrays = [self._column(groups, item) for item in self.columns]
         if self.with_op:
             arrays.append(groups.column(OP))
@@ -440,57 +459,60 @@ class Layout:
         return shifted if shifted.type == item.type else pc.cast(shifted, item.type)
 
 
-# ---- Partials that Spark computes: a GROUP BY in the stage before an operator, instead of `lift`.
+# ---- Pre-aggregation in Spark SQL, with a GROUP BY before the operator
 #
-# Generated code adds up rows faster than anything that is sent to Python first. It can only be done
-# where every call has partials in SQL, nothing is retracted, and rows need not be kept as they came.
+# Spark's generated code aggregates rows faster than Python can receive them. It is possible if
+# every call has partial aggregates in SQL, nothing is retracted, and late rows need not be kept.
 
 
 def partial_sql(
-    groups: Aggregator, arguments: Sequence[Sequence[str]]
+    aggregator: Aggregator, arguments: Sequence[Sequence[str]]
 ) -> list[tuple[str, str]] | None:
-    """The partials of all calls as (name, SQL); None if one has none.
+    """Return the partial aggregates of all calls as (name, SQL); None if a call has none.
 
-    `arguments` are the columns of each call, the last one its filter if it has one.
+    `arguments` are the SQL columns of each call, the last one its FILTER condition if it has one.
     """
-    if groups.spec.retracts or groups.bags or any(map(pa.types.is_nested, groups.spec.keys)):
+    spec = aggregator.spec
+    if spec.retracts or aggregator.bags or any(map(pa.types.is_nested, spec.keys)):
         return None
-    found: list[tuple[str, str]] = []
-    for index, item in enumerate(groups.accumulators):
+    result: list[tuple[str, str]] = []
+    for index, item in enumerate(aggregator.accumulators):
         if item is None:
             continue
         assert isinstance(item, PlainAccumulator), "there are no bags"
-        folded = _folded(groups, index, item, list(arguments[index]))
-        sql = item.partials(folded) if folded is not None else None
+        columns = _fold_filter(spec.calls[index], item, list(arguments[index]))
+        sql = item.partial_sql(columns) if columns is not None else None
         if sql is None:
             return None
-        found += [(f"p{index}_{place}", text) for place, text in enumerate(sql)]
-    return found
+        result += [(f"p{index}_{number}", text) for number, text in enumerate(sql)]
+    return result
 
 
-def _folded(
-    groups: Aggregator, index: int, item: PlainAccumulator, columns: list[str]
+def _fold_filter(
+    call: AggregateCall, item: PlainAccumulator, columns: list[str]
 ) -> list[str] | None:
-    """The arguments of a call, NULL where its filter leaves a row out."""
-    if not groups.spec.calls[index].filtered:
+    """Return the arguments of a call, NULL where its FILTER is not true; None if impossible."""
+    if not call.filtered:
         return columns
-    if item.null_place is None:
+    if item.null_argument is None:
         return None
-    *columns, there = columns
+    *columns, condition = columns
     if not columns:
-        return [f"CASE WHEN {there} THEN true END"]
-    columns[item.null_place] = f"CASE WHEN {there} THEN {columns[item.null_place]} END"
+        return [f"CASE WHEN {condition} THEN true END"]
+    value = columns[item.null_argument]
+    columns[item.null_argument] = f"CASE WHEN {condition} THEN {value} END"
     return columns
 
 
-def from_partials(groups: Aggregator, rows: pa.Table) -> Tables:
-    """The states of groups from rows of PANE, HASH, keys, ROWS and partials."""
-    names = [PANE, HASH, *groups.keys, ROWS]
-    columns = [canonicalize(rows.column(n)) if n in groups.keys else rows.column(n) for n in names]
-    for index, item in enumerate(groups.accumulators):
+def from_partials(aggregator: Aggregator, rows: pa.Table) -> Tables:
+    """Return partial aggregates from rows with PANE, HASH, keys, ROWS and the columns of Spark."""
+    keys = aggregator.keys
+    names = [PANE, HASH, *keys, ROWS]
+    columns = [canonicalize(rows.column(n)) if n in keys else rows.column(n) for n in names]
+    for index, item in enumerate(aggregator.accumulators):
         if isinstance(item, PlainAccumulator):
-            own = [n for n in rows.column_names if n.startswith(f"p{index}_")]
-            columns += item.from_partials([rows.column(name) for name in own])
-    schema = groups.schemas[0]
-    cast = [c.cast(kind) for c, kind in zip(columns, schema.types, strict=True)]
-    return groups.combine((pa.table(cast, schema=schema),))
+            partials = [n for n in rows.column_names if n.startswith(f"p{index}_")]
+            columns += item.from_partials([rows.column(name) for name in partials])
+    schema = aggregator.schemas[0]
+    cast_columns = [c.cast(kind) for c, kind in zip(columns, schema.types, strict=True)]
+    return aggregator.combine((pa.table(cast_columns, schema=schema),))

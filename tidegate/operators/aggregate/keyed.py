@@ -1,4 +1,4 @@
-"""GROUP BY that tells what changed: EMIT ON UPDATE, EMIT CHANGES, EMIT EVERY, or all at the end."""
+"""Aggregation that updates its results: EMIT ON UPDATE, CHANGES or EVERY, or once at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.operators.aggregate.group_by import (
     GroupByOperator,
     GroupState,
     RowState,
-    merge,
+    combine_changes,
 )
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, Panes
 from tidegate.operators.aggregate.window import assign_windows
@@ -34,17 +34,18 @@ from tidegate.operators.operator import (
 )
 from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
 
-# ---- EMIT EVERY: what changes waits, and comes out at most so often.
+# ---- EMIT EVERY: changes are pending until the next emission
 #
-# What arrives in an epoch is appended to what waits, without reading it, so an epoch costs what it
-# brings. Some of it comes out before its time: the last words of a group that is about to be
-# forgotten, because its window has closed or its time to live is over.
+# The changes of an epoch are appended without reading the pending ones, so an epoch costs its
+# input. Changes of a group that is about to be deleted, because its window closes or its time to
+# live is over, are emitted early.
 
 
-class PendingGroups:
-    """The changes of one key group that have not come out; `schemas` are those of a change.
+class PendingChanges:
+    """The changes of one key group that have not been emitted.
 
-    `closes`: changes belong to windows, and the pane says when theirs closes.
+    `schemas` are those of a change. With `closes`, changes belong to windows that end at their
+    pane.
     """
 
     def __init__(
@@ -57,65 +58,69 @@ class PendingGroups:
     ) -> None:
         self.state, self.every_us = state, every_us
         due = (lambda table: int_column(table, PANE)) if closes else None
-        self.log = SortedRunStore(state, schemas, combine, due=due, name="waiting")
+        self.store = SortedRunStore(state, schemas, combine, due=due, name="waiting")
 
-    def add(self, new: Tables) -> None:
-        if any(table.num_rows for table in new):
-            self.log.append(new)
+    def add(self, change: Tables) -> None:
+        """Append a change."""
+        if any(table.num_rows for table in change):
+            self.store.append(change)
 
-    def of_keys(self, hashes: Ints) -> Tables:
-        """What waits of these keys; it goes on waiting."""
-        return self.log.load(hashes)
+    def load(self, hashes: Ints) -> Tables:
+        """Return the changes of these keys without removing them."""
+        return self.store.load(hashes)
 
-    def is_time(self, epoch_time: EpochTime) -> bool:
-        last = self.state.meta.get("emitted_us")
-        return last is None or epoch_time.now_us >= last + self.every_us or epoch_time.ended
+    def is_due(self, epoch_time: EpochTime) -> bool:
+        """Return whether the changes are to be emitted in this epoch."""
+        last_us = self.state.meta.get("emitted_us")
+        return last_us is None or epoch_time.now_us >= last_us + self.every_us or epoch_time.ended
 
     @property
     def due_us(self) -> int | None:
-        """When what waits is to come out; None if nothing does."""
-        last = self.state.meta.get("emitted_us")
-        return last + self.every_us if last is not None and self.log.rows else None
+        """When the changes are to be emitted; None if there are none."""
+        last_us = self.state.meta.get("emitted_us")
+        return last_us + self.every_us if last_us is not None and self.store.rows else None
 
-    def emitted(self, now_us: int) -> None:
-        """Note that something came out because it was time."""
+    def set_emitted(self, now_us: int) -> None:
+        """Record the time of an emission."""
         self.state.meta["emitted_us"] = now_us
 
-    def take_all(self) -> Tables:
-        """All that waits; nothing waits afterwards."""
-        tables = self.log.load_all()
-        self.log.clear()
+    def pop_all(self) -> Tables:
+        """Remove and return all changes."""
+        tables = self.store.load_all()
+        self.store.clear()
         return tables
 
-    def take_closed(self, limit_us: int) -> Tables:
-        """What belongs to windows that end by then."""
-        tables = self.log.load(self.log.due_hashes(limit_us))
-        self.log.drop_due(limit_us)
-        return tuple(
-            table.filter(pa.array(int_column(table, PANE) <= limit_us)) for table in tables
-        )
+    def pop_closed(self, limit_us: int) -> Tables:
+        """Remove and return the changes of windows that end by then."""
+        tables = self.store.load(self.store.due_hashes(limit_us))
+        self.store.drop_due(limit_us)
+        masks = [int_column(table, PANE) <= limit_us for table in tables]
+        return _filter(tables, masks)
 
-    def take_keys(self, hashes: Ints, chosen: Callable[[pa.Table], Mask]) -> Tables:
-        """What is chosen, of these keys."""
-        return self._take(hashes, chosen)
-
-    def _take(self, hashes: Ints, chosen: Callable[[pa.Table], Mask]) -> Tables:
-        tables = self.log.load(hashes)
+    def pop_keys(self, hashes: Ints, select: Callable[[pa.Table], Mask]) -> Tables:
+        """Remove and return the changes with these hashes that `select` returns true for."""
+        tables = self.store.load(hashes)
         if not any(table.num_rows for table in tables):
             return tables
-        masks = [chosen(table) for table in tables]
-        pairs = list(zip(tables, masks, strict=True))
-        self.log.replace(hashes, tuple(table.filter(pa.array(~mask)) for table, mask in pairs))
-        return tuple(table.filter(pa.array(mask)) for table, mask in pairs)
+        masks = [select(table) for table in tables]
+        self.store.replace(hashes, _filter(tables, [~mask for mask in masks]))
+        return _filter(tables, masks)
+
+
+def _filter(tables: Tables, masks: Sequence[Mask]) -> Tables:
+    return tuple(table.filter(pa.array(mask)) for table, mask in zip(tables, masks, strict=True))
+
+
+# ---- The operator
 
 
 @dataclass(frozen=True)
 class KeyedAggregate(GroupByOperator):
-    """Groups that are updated while they are open.
+    """GROUP BY whose results are updated while groups are open.
 
-    `panes` is None without windows. `every_us` lets changes wait and come out at most that often;
-    `at_end` emits everything once, when a bounded input has ended. A group without window is
-    forgotten after `ttl_us` of processing time without a row.
+    `panes` is None without windows. With `every_us`, changes are emitted at most that often; with
+    `at_end`, everything is emitted once, when a bounded input has ended. Groups without a window
+    expire after `ttl_us` of processing time without a row.
     """
 
     spec: GroupSpec
@@ -128,245 +133,247 @@ class KeyedAggregate(GroupByOperator):
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
     name: str = "group_aggregate"
-    # Without keys: the row of no rows comes out first.
+    # Without keys: emit the result over no rows in the first epoch.
     emits_initial_row: bool = False
 
     @property
     def single(self) -> bool:
-        """Without keys and windows there is always one group, even if it has no rows."""
+        """Whether there is always exactly one group: without keys and windows."""
         return not self.spec.keys and self.panes is None
 
     @cached_property
     def time_to_live(self) -> TimeToLive | None:
-        """Windows go with the watermark, and without keys there is nothing to forget."""
+        """The time to live of groups; windows are deleted by the watermark instead."""
         if self.ttl_us is None or self.panes is not None or self.single:
             return None
-        keys = zip(self.groups.keys, self.spec.keys, strict=True)
+        keys = zip(self.aggregator.keys, self.spec.keys, strict=True)
         return TimeToLive(self.ttl_us, tuple(pa.field(*pair) for pair in keys))
 
     @cached_property
-    def contents(self) -> GroupState:
+    def group_state(self) -> GroupState:
         if self.spec.retracts and self.time_to_live is not None:
             return RowState(self.spec)
         return AggregateState(self.spec, self.single)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        return super().shuffle_schemas if self.late_rows is not None else (self.contents.schemas,)
+        if self.late_rows is not None:
+            return super().shuffle_schemas
+        return (self.group_state.schemas,)
 
-    def partials(self, rows: pa.Table) -> Tables:
-        return self.contents.pre_aggregate(rows)
+    def to_partials(self, rows: pa.Table) -> Tables:
+        return self.group_state.pre_aggregate(rows)
 
-    def merged(self, tables: Tables) -> Tables:
-        return self.contents.combine(tables)
-
-    # Where the state is
+    def combine_partials(self, tables: Tables) -> Tables:
+        return self.group_state.combine(tables)
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
         output = StepOutput()
-        log, waiting = self._log(state), self._waiting(state)
-        new = self._on_time(state, inputs[0], epoch_time, output)
-        output.main += self._forget(log, waiting, epoch_time)
+        store, pending = self._open_store(state), self._open_pending(state)
+        change = self._drop_late_rows(state, inputs[0], epoch_time, output)
+        output.main += self._expire_groups(store, pending, epoch_time)
         if self.emits_initial_row and state.first_key_group and not state.meta.get("spoken"):
-            output.main += self._update(log, self._no_rows(), None)
-        new = self._known(log, waiting, new)
+            output.main += self._update(store, self._empty_group(), None)
+        change = self._drop_unknown_retractions(store, pending, change)
         if self.at_end:
-            output.main += self._collect(log, new, epoch_time)
-        elif waiting is not None:
-            output.main += self._wait(log, waiting, new, epoch_time)
+            output.main += self._collect(store, change, epoch_time)
+        elif pending is not None:
+            output.main += self._update_pending(store, pending, change, epoch_time)
         else:
-            output.main += self._update(log, new, self._touches(new, epoch_time))
+            output.main += self._update(store, change, self._touch(change, epoch_time))
         if output.main:
             state.meta["spoken"] = 1
-        elif self._ends_silently(state, epoch_time):
-            output.main += self._nothing_came(state)
+        elif self.single and epoch_time.just_ended and not state.meta.get("spoken"):
+            output.main += self._evaluate_empty_group(state)
             state.meta["spoken"] = 1
-        self._drop_closed(log, epoch_time)
-        self._save(log, waiting)
+        if self.panes is not None and epoch_time.watermark_us is not None:
+            store.drop_due(epoch_time.watermark_us - self.lateness_us)
+        self._save(store, pending)
         return output
 
-    def _ends_silently(self, state: KeyGroupState, epoch_time: EpochTime) -> bool:
-        return self.single and epoch_time.just_ended and not state.meta.get("spoken")
-
-    def _log(self, state: KeyGroupState) -> SortedRunStore:
-        live = self.time_to_live
-        if live is not None:
-            schemas = (live.schema, *self.contents.schemas)
-            return SortedRunStore(state, schemas, self._combine, self._standing, live.due)
+    def _open_store(self, state: KeyGroupState) -> SortedRunStore:
+        ttl, schemas = self.time_to_live, self.group_state.schemas
+        if ttl is not None:
+            schemas = (ttl.schema, *schemas)
+            return SortedRunStore(state, schemas, self._combine, self._combine_all, ttl.due)
         due = None if self.panes is None else lambda main: int_column(main, PANE)
-        return SortedRunStore(state, self.contents.schemas, self._combine, self._standing, due)
+        return SortedRunStore(state, schemas, self._combine, self._combine_all, due)
 
-    def _waiting(self, state: KeyGroupState) -> PendingGroups | None:
+    def _open_pending(self, state: KeyGroupState) -> PendingChanges | None:
         if self.every_us is None:
             return None
-        schemas, closes = self.contents.schemas, self.panes is not None
-        return PendingGroups(state, self.every_us, schemas, self.contents.combine, closes)
+        closes, group_state = self.panes is not None, self.group_state
+        return PendingChanges(
+            state, self.every_us, group_state.schemas, group_state.combine, closes
+        )
 
-    def _save(self, log: SortedRunStore, waiting: PendingGroups | None) -> None:
-        gauges = log.state.gauges
-        self.limits.enforce(self.name, log, gauges)
-        if waiting is not None:
-            waiting.log.save()
-            gauges["rows"] += waiting.log.rows
-            log.state.wake_us = waiting.due_us
-            gauges["bytes"] += waiting.log.bytes
+    def _save(self, store: SortedRunStore, pending: PendingChanges | None) -> None:
+        gauges = store.state.gauges
+        self.limits.enforce(self.name, store, gauges)
+        if pending is not None:
+            pending.store.save()
+            gauges["rows"] += pending.store.rows
+            store.state.wake_us = pending.due_us
+            gauges["bytes"] += pending.store.bytes
             self.limits.check(self.name, gauges)
 
-    def _on_time(
+    def _combine(self, tables: Tables) -> Tables:
+        """Merge what some runs have of each group: with `at_end` changes, otherwise updates."""
+        group_state = self.group_state
+        merge = group_state.combine if self.at_end else group_state.combine_updates
+        return self._with_touches(tables, merge)
+
+    def _combine_all(self, tables: Tables) -> Tables:
+        """Merge what all runs have of each group."""
+        return self._with_touches(self._combine(tables), self.group_state.current)
+
+    def _with_touches(self, tables: Tables, merge: Callable[[Tables], Tables]) -> Tables:
+        """Merge tables, the first of which has the touches of groups if they expire."""
+        if self.time_to_live is None:
+            return merge(tables)
+        touches, *rest = tables
+        return (self.time_to_live.keep_latest(touches), *merge(tuple(rest)))
+
+    # ---- Input
+
+    def _drop_late_rows(
         self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> Tables:
-        """The partials by window; what is too late for all its windows is counted."""
-        before = (
-            None
-            if epoch_time.previous_watermark_us is None
-            else epoch_time.previous_watermark_us - self.lateness_us
-        )
+        """Return the change of each window, without rows whose windows are all closed.
+
+        Late rows are counted and, if the stream declares LATE DATA TO, emitted to it.
+        """
+        previous_us = epoch_time.previous_watermark_us
+        limit_us = None if previous_us is None else previous_us - self.lateness_us
         if self.late_rows is not None and self.panes is not None:
-            rows, late = self.late_rows.split([p[0] for p in parts], self.panes, before)
+            rows, late = self.late_rows.split([p[0] for p in parts], self.panes, limit_us)
             state.count_late(late.num_rows)
             if late.num_rows:
-                output.late.append(
-                    self.late_rows.with_last_window(
-                        late, self.panes, epoch_time.previous_watermark_us
-                    )
-                )
-            new = self.groups.pre_aggregate(rows)
+                output.late.append(self.late_rows.with_last_window(late, self.panes, previous_us))
+            change = self.aggregator.pre_aggregate(rows)
         else:
-            new = merge(self.contents, parts)
-            if self.panes is not None and before is not None and new[0].num_rows:
-                late_mask = self.panes.last_end(int_column(new[0], PANE)) <= before
-                state.count_late(int(self.groups.seen(new[0])[late_mask].sum()))
-        if self.panes is None or not new[0].num_rows:
-            return new
-        ends = self.panes.ends(np.unique(int_column(new[0], PANE)))
-        if before is not None:
-            ends = ends[ends > before]
-        return self.groups.combine(tuple(assign_windows(table, self.panes, ends) for table in new))
+            change = combine_changes(self.group_state, parts)
+            if self.panes is not None and limit_us is not None and change[0].num_rows:
+                is_late = self.panes.last_end(int_column(change[0], PANE)) <= limit_us
+                state.count_late(int(self.aggregator.input_rows(change[0])[is_late].sum()))
+        if self.panes is None or not change[0].num_rows:
+            return change
+        ends = self.panes.ends(np.unique(int_column(change[0], PANE)))
+        if limit_us is not None:
+            ends = ends[ends > limit_us]
+        windows = tuple(assign_windows(table, self.panes, ends) for table in change)
+        return self.aggregator.combine(windows)
 
-    def _combine(self, tables: Tables) -> Tables:
-        """What lies in some runs: additions at the end, else amendments."""
-        contents = self.contents
-        return self._by_touch(tables, contents.combine if self.at_end else contents.newest)
+    def _drop_unknown_retractions(
+        self, store: SortedRunStore, pending: PendingChanges | None, change: Tables
+    ) -> Tables:
+        """Remove retractions of rows that do not exist, for example because they have expired."""
+        if not isinstance(self.group_state, RowState):
+            return change
+        hashes = int_column(change[0], HASH)
+        old = self._load(store, hashes)
+        if pending is not None:
+            old = concat([old, pending.load(hashes)])
+        change, unknown = self.group_state.drop_unknown_retractions(old, change)
+        store.state.count_unknown_retractions(unknown)
+        return change
 
-    def _standing(self, tables: Tables) -> Tables:
-        """What lies in all runs."""
-        return self._by_touch(self._combine(tables), self.contents.present)
+    def _touch(self, change: Tables, epoch_time: EpochTime) -> pa.Table | None:
+        ttl = self.time_to_live
+        return ttl.touch([change[0]], epoch_time.now_us) if ttl is not None else None
 
-    def _by_touch(self, tables: Tables, made: Callable[[Tables], Tables]) -> Tables:
-        if self.time_to_live is None:
-            return made(tables)
-        touches, *rest = tables
-        return (self.time_to_live.keep_latest(touches), *made(tuple(rest)))
-
-    # Forgetting
-
-    def _forget(
-        self, log: SortedRunStore, waiting: PendingGroups | None, epoch_time: EpochTime
+    def _expire_groups(
+        self, store: SortedRunStore, pending: PendingChanges | None, epoch_time: EpochTime
     ) -> list[pa.Table]:
-        """Drop groups whose time to live is over, after what they still had to say."""
-        live = self.time_to_live
-        if live is None:
+        """Delete groups whose time to live is over; return their pending changes."""
+        ttl = self.time_to_live
+        if ttl is None:
             return []
-        last_words = []
-        if waiting is not None:
-            over = live.expired(log, epoch_time.now_us)
-            last = waiting.take_keys(int_column(over, HASH), lambda t: live.has_key(over, t))
-            last_words = self._update(log, last, live.schema.empty_table())
-        live.drop_expired(log, epoch_time.now_us)
-        return last_words
+        results = []
+        if pending is not None:
+            expired = ttl.expired(store, epoch_time.now_us)
+            change = pending.pop_keys(
+                int_column(expired, HASH), lambda table: ttl.has_key(expired, table)
+            )
+            results = self._update(store, change, ttl.schema.empty_table())
+        ttl.drop_expired(store, epoch_time.now_us)
+        return results
 
-    def _known(self, log: SortedRunStore, waiting: PendingGroups | None, new: Tables) -> Tables:
-        """What came, without retractions of what is not there."""
-        if not isinstance(self.contents, RowState):
-            return new
-        hashes = int_column(new[0], HASH)
-        old = self._stored(log, hashes)
-        if waiting is not None:
-            old = concat([old, waiting.of_keys(hashes)])
-        new, unknown = self.contents.known(old, new)
-        log.state.count_unknown_retractions(unknown)
-        return new
+    # ---- Output
 
-    def _touches(self, new: Tables, epoch_time: EpochTime) -> pa.Table | None:
-        live = self.time_to_live
-        return live.touch([new[0]], epoch_time.now_us) if live is not None else None
-
-    def _drop_closed(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
-        """Windows that the watermark has passed have said all."""
-        if self.panes is None or epoch_time.watermark_us is None:
-            return
-        log.drop_due(epoch_time.watermark_us - self.lateness_us)
-
-    # What comes out
-
-    def _wait(
-        self, log: SortedRunStore, waiting: PendingGroups, new: Tables, epoch_time: EpochTime
+    def _update_pending(
+        self, store: SortedRunStore, pending: PendingChanges, change: Tables, epoch_time: EpochTime
     ) -> list[pa.Table]:
-        """With EMIT EVERY changes wait, unless it is time or their window closes."""
-        waiting.add(new)
-        touches = self._touches(new, epoch_time)
+        """Add a change to the pending ones; return results that are due or whose window closes."""
+        pending.add(change)
+        touches = self._touch(change, epoch_time)
         if touches is not None and touches.num_rows:
-            log.append((touches, *(schema.empty_table() for schema in self.contents.schemas)))
-        nothing = None if touches is None else touches.slice(0, 0)
-        if waiting.is_time(epoch_time):
-            changed = self._update(log, waiting.take_all(), nothing)
-            if changed:
-                waiting.emitted(epoch_time.now_us)
-            return changed
+            store.append((touches, *(schema.empty_table() for schema in self.group_state.schemas)))
+        no_touches = None if touches is None else touches.slice(0, 0)
+        if pending.is_due(epoch_time):
+            results = self._update(store, pending.pop_all(), no_touches)
+            if results:
+                pending.set_emitted(epoch_time.now_us)
+            return results
         if self.panes is None or epoch_time.watermark_us is None:
             return []
-        return self._update(
-            log, waiting.take_closed(epoch_time.watermark_us - self.lateness_us), nothing
-        )
+        limit_us = epoch_time.watermark_us - self.lateness_us
+        return self._update(store, pending.pop_closed(limit_us), no_touches)
 
-    def _update(self, log: SortedRunStore, new: Tables, touches: pa.Table | None) -> list[pa.Table]:
-        """The groups that came in, before and after."""
-        if not any(table.num_rows for table in new):
+    def _update(
+        self, store: SortedRunStore, change: Tables, touches: pa.Table | None
+    ) -> list[pa.Table]:
+        """Apply a change to its groups and return how their results have changed."""
+        if not any(table.num_rows for table in change):
             return []
-        stored = self._stored(log, int_column(new[0], HASH))
-        old = tuple(_of_groups(new[0], table, self.groups.by) for table in stored)
-        was = self.contents.results(old)
-        whole = self.contents.combine(concat([old, new]))
-        now = self.contents.results(self.contents.present(whole))
-        amended = self.contents.amendment(whole, new)
-        log.append(amended if touches is None else (touches, *amended))
-        result = diff_results(was, now, self.groups.by)
-        return [self.layout.rows(result)] if result.num_rows else []
+        by = self.aggregator.by
+        stored = self._load(store, int_column(change[0], HASH))
+        old = tuple(_rows_of_groups(change[0], table, by) for table in stored)
+        before = self.group_state.evaluate(old)
+        state = self.group_state.combine(concat([old, change]))
+        after = self.group_state.evaluate(self.group_state.current(state))
+        update = self.group_state.to_update(state, change)
+        store.append(update if touches is None else (touches, *update))
+        results = diff_results(before, after, by)
+        return [self.layout.to_output(results)] if results.num_rows else []
 
-    def _stored(self, log: SortedRunStore, hashes: Ints) -> Tables:
-        """What is kept of the groups with these hashes."""
-        tables = log.load(hashes)
+    def _load(self, store: SortedRunStore, hashes: Ints) -> Tables:
+        """Return the stored state of the groups with these hashes."""
+        tables = store.load(hashes)
         return tables if self.time_to_live is None else tables[1:]
 
-    def _nothing_came(self, state: KeyGroupState) -> list[pa.Table]:
-        """An aggregate without keys over no rows is one row all the same."""
+    def _evaluate_empty_group(self, state: KeyGroupState) -> list[pa.Table]:
+        """Return the result over no rows: an aggregate without keys always has one row."""
         if not state.first_key_group:
             return []
-        result = self.groups.evaluate(self._no_rows())
-        return [self.layout.rows(with_op(result, INSERT) if self.layout.with_op else result)]
+        return [self._insert(self.aggregator.evaluate(self._empty_group()))]
 
-    def _no_rows(self) -> Tables:
-        main = self.groups.schemas[0]
-        zero = {PANE: 0, HASH: 0, ROWS: 0}
-        one = pa.table([pa.array([zero.get(f.name)], f.type) for f in main], schema=main)
-        return (one, *(schema.empty_table() for schema in self.groups.schemas[1:]))
+    def _empty_group(self) -> Tables:
+        """Return the single group of an aggregate without keys, with no rows in it."""
+        main = self.aggregator.schemas[0]
+        zeros = {PANE: 0, HASH: 0, ROWS: 0}
+        group = pa.table([pa.array([zeros.get(f.name)], f.type) for f in main], schema=main)
+        return (group, *(schema.empty_table() for schema in self.aggregator.schemas[1:]))
 
-    def _collect(self, log: SortedRunStore, new: Tables, epoch_time: EpochTime) -> list[pa.Table]:
-        """For bounded input: add up silently, and emit everything at the end."""
-        if new[0].num_rows:
-            touches = self._touches(new, epoch_time)
-            log.append(new if touches is None else (touches, *new))
+    def _collect(
+        self, store: SortedRunStore, change: Tables, epoch_time: EpochTime
+    ) -> list[pa.Table]:
+        """Store a change; return all results when the input has ended."""
+        if change[0].num_rows:
+            touches = self._touch(change, epoch_time)
+            store.append(change if touches is None else (touches, *change))
         if not epoch_time.just_ended:
             return []
-        tables = log.load_all()
-        result = self.contents.results(tables if self.time_to_live is None else tables[1:])
-        if not result.num_rows:
-            return []
-        return [self.layout.rows(with_op(result, INSERT) if self.layout.with_op else result)]
+        tables = store.load_all()
+        results = self.group_state.evaluate(tables if self.time_to_live is None else tables[1:])
+        return [self._insert(results)] if results.num_rows else []
+
+    def _insert(self, results: pa.Table) -> pa.Table:
+        return self.layout.to_output(with_op(results, INSERT) if self.layout.with_op else results)
 
 
-def _of_groups(groups: pa.Table, rows: pa.Table, by: list[str]) -> pa.Table:
-    """The rows of these groups."""
+def _rows_of_groups(groups: pa.Table, rows: pa.Table, by: list[str]) -> pa.Table:
+    """Return the rows of these groups."""
     return rows.filter(pa.array(find_rows(groups, rows, by) >= 0)) if rows.num_rows else rows

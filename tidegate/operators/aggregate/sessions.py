@@ -1,4 +1,4 @@
-"""GROUP BY a session: rows of a key that are no more than the gap apart belong together."""
+"""Session windows: rows of a key that are at most a gap apart belong to the same session."""
 
 from __future__ import annotations
 
@@ -30,13 +30,20 @@ from tidegate.operators.operator import (
 )
 from tidegate.operators.store.sorted_runs import SortedRunStore, hashes_of, split_by_hashes
 
+_MIN_TIME = np.iinfo(np.int64).min
+
+
+# ---- Sessions of rows that are never retracted
+
 
 @dataclass(frozen=True)
 class SessionAggregate(GroupByOperator):
-    """Sessions as islands: the pane of an island is its first row, a hidden max its last.
+    """GROUP BY a session, for rows that are never retracted.
 
-    Islands of the same key merge when they touch, whatever order they come in; so what is stored is
-    a log of islands. `early` emits sessions while they are open, as changes.
+    Rows are pre-aggregated into partial sessions. The pane of a partial session is the time of its
+    first row, and a hidden max aggregate is the time of its last row. Partial sessions of a key
+    merge when they touch, in any order, so only partial sessions are stored. With `early`, sessions
+    are emitted as a changelog while they are open.
     """
 
     spec: GroupSpec
@@ -49,230 +56,253 @@ class SessionAggregate(GroupByOperator):
     name: str = "session_aggregate"
 
     def __post_init__(self) -> None:
-        # A row that goes may cut a session in two, and an island has forgotten where.
-        assert not self.spec.retracts, "sessions of rows that retract are UpdatingSessions"
+        # Retracting a row can split a session, and a partial session does not know where.
+        assert not self.spec.retracts, "use UpdatingSessions if rows can be retracted"
 
     @cached_property
-    def groups(self) -> Aggregator:
+    def aggregator(self) -> Aggregator:
         last = AggregateCall("max", "the last row of a session", (pa.int64(),), pa.int64())
         return Aggregator(replace(self.spec, calls=(*self.spec.calls, last)))
 
     @property
-    def _last(self) -> str:
-        """The state column with the time of the last row."""
-        return f"s{len(self.spec.calls)}_0"
-
-    @property
     def _last_argument(self) -> str:
+        """The argument column of the hidden max aggregate."""
         return f"a{len(self.spec.calls)}_0"
 
     @property
+    def _last_state(self) -> str:
+        """The state column of the hidden max aggregate."""
+        return f"s{len(self.spec.calls)}_0"
+
+    @property
     def _last_result(self) -> str:
+        """The result column of the hidden max aggregate."""
         return f"r{len(self.spec.calls)}"
 
-    # Where the rows are
+    # ---- Partial sessions
 
-    def partials(self, rows: pa.Table) -> Tables:
-        """Rows with their time as the pane, as islands."""
+    def to_partials(self, rows: pa.Table) -> Tables:
+        """Return the partial sessions of rows, whose pane is their time."""
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        starts = self.starts(rows, times, times)
-        place = rows.schema.get_field_index(PANE)
+        starts = self.session_starts(rows, times, times)
+        index = rows.schema.get_field_index(PANE)
         rows = rows.append_column(self._last_argument, rows.column(PANE))
-        return self.groups.pre_aggregate(rows.set_column(place, PANE, pa.array(starts)))
+        return self.aggregator.pre_aggregate(rows.set_column(index, PANE, pa.array(starts)))
 
-    def starts(self, table: pa.Table, first: Ints, last: Ints) -> Ints:
-        """For each island the first moment of the session it belongs to."""
+    def session_starts(self, table: pa.Table, first: Ints, last: Ints) -> Ints:
+        """Return the start of the session that each row or partial session belongs to.
+
+        `first` and `last` are the times of its first and its last row.
+        """
         if not len(first):
             return first
-        keys = self.groups.keys
+        keys = self.aggregator.keys
         ids = group_ids(table, keys)[0] if keys else np.zeros(len(first), np.int64)
         order = np.lexsort((first, ids))
         ids, first, last = ids[order], first[order], last[order]
-        reach = pd.Series(last).groupby(ids).cummax().to_numpy()
-        apart = np.ones(len(first), np.bool_)
-        apart[1:] = (ids[1:] != ids[:-1]) | (first[1:] - reach[:-1] > self.gap_us)
-        begins: Ints = first[apart][np.cumsum(apart) - 1]
-        starts: Ints = np.empty_like(begins)
-        starts[order] = begins
+        last_so_far = pd.Series(last).groupby(ids).cummax().to_numpy()
+        starts_session = np.ones(len(first), np.bool_)
+        starts_session[1:] = (ids[1:] != ids[:-1]) | (first[1:] - last_so_far[:-1] > self.gap_us)
+        ordered_starts: Ints = first[starts_session][np.cumsum(starts_session) - 1]
+        starts: Ints = np.empty_like(ordered_starts)
+        starts[order] = ordered_starts
         return starts
 
-    def merged(self, tables: Tables) -> Tables:
-        """Islands that touch become one."""
+    def combine_partials(self, tables: Tables) -> Tables:
+        """Merge the partial sessions that touch."""
         main = tables[0]
         if main.num_rows <= 1:
-            return self.groups.combine(tables)
-        first, last = self._span(main)
-        starts = self.starts(main, first, last)
+            return self.aggregator.combine(tables)
+        first, last = self._first_and_last(main)
+        starts = self.session_starts(main, first, last)
         if np.array_equal(starts, first):
-            return self.groups.combine(tables)
-        moved = [with_pane(main, starts)]
+            return self.aggregator.combine(tables)
+        merged = [with_pane(main, starts)]
         for bag in tables[1:]:
-            # Equal islands that came apart have equal starts, so any of them will do.
-            places = find_rows(main, bag, self.groups.by)
-            moved.append(with_pane(bag, starts[places]))
-        return self.groups.combine(tuple(moved))
+            # Several rows of `main` can have the same key and pane; their starts are equal too.
+            rows = find_rows(main, bag, self.aggregator.by)
+            merged.append(with_pane(bag, starts[rows]))
+        return self.aggregator.combine(tuple(merged))
 
-    def _span(self, main: pa.Table) -> tuple[Ints, Ints]:
+    def _first_and_last(self, main: pa.Table) -> tuple[Ints, Ints]:
+        """Return the times of the first and the last row of partial sessions."""
         first = np.asarray(main.column(PANE).to_numpy(), np.int64)
-        return first, np.asarray(main.column(self._last).to_numpy(), np.int64)
+        return first, np.asarray(main.column(self._last_state).to_numpy(), np.int64)
 
-    # Where the state is
+    # ---- Steps
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
         output = StepOutput()
-        after = epoch_time.watermark_us
-        due = lambda main: self._due(main, after)  # noqa: E731
-        log = SortedRunStore(state, self.groups.schemas, self.merged, due=due)
-        new = self._on_time(state, log, inputs[0], epoch_time, output)
-        hashes = log.due_hashes(after) if after is not None else np.zeros(0, np.int64)
+        watermark_us = epoch_time.watermark_us
+        store = SortedRunStore(
+            state,
+            self.aggregator.schemas,
+            self.combine_partials,
+            due=lambda main: self._due(main, watermark_us),
+        )
+        new = self._drop_late_sessions(state, store, inputs[0], epoch_time, output)
+        hashes = np.zeros(0, np.int64)
+        if watermark_us is not None:
+            hashes = store.due_hashes(watermark_us)
         if self.early or self.lateness_us:
             hashes = np.concatenate([hashes, hashes_of(new[0])])
-        elif after is not None:
-            # What comes in and closes at once must meet what is stored.
-            closing = self._closes(new[0]) <= after
-            hashes = np.concatenate([hashes, hashes_of(new[0])[closing]])
+        elif watermark_us is not None:
+            # A new session that closes at once must be merged with the stored ones first.
+            is_closing = self._closing_times(new[0]) <= watermark_us
+            hashes = np.concatenate([hashes, hashes_of(new[0])[is_closing]])
         if len(hashes):
-            new = self._update(log, hashes, new, epoch_time, output)
+            new = self._update(store, hashes, new, epoch_time, output)
         if new[0].num_rows:
-            log.append(new)
-        self.limits.enforce(self.name, log, state.gauges)
+            store.append(new)
+        self.limits.enforce(self.name, store, state.gauges)
         return output
 
-    def closes_us(self, last: Ints) -> Ints:
+    def closing_time_us(self, last: Ints) -> Ints:
         """Return the watermark that closes a session with its last row at this time.
 
         A row at the watermark is not late and joins a session that ends there. So the watermark
-        must have passed the end: this is one instant more than what is reported as `window_end`.
+        must have passed the end: this is one microsecond more than `window_end`.
         """
         return last + self.gap_us + 1
 
-    def _closes(self, main: pa.Table) -> Ints:
-        return self.closes_us(self._span(main)[1])
+    def _closing_times(self, main: pa.Table) -> Ints:
+        return self.closing_time_us(self._first_and_last(main)[1])
 
-    def _due(self, main: pa.Table, after: int | None) -> Ints:
-        """When a session fires; once it has, when it goes."""
-        closes = self._closes(main)
-        if after is None or not self.lateness_us:
-            return closes
-        return np.where(closes <= after, closes + self.lateness_us, closes)
-
-    def _on_time(
-        self,
-        state: KeyGroupState,
-        log: SortedRunStore,
-        parts: list[Tables],
-        epoch_time: EpochTime,
-        output: StepOutput,
-    ) -> Tables:
-        """Islands without those that are over and touch no session that is still kept."""
-        rows: pa.Table | None = None
-        if self.late_rows is not None:
-            empty = self.late_rows.input_schema.empty_table()
-            rows = pa.concat_tables([empty, *(part[0] for part in parts)])
-            new = self.partials(rows)
-        else:
-            new = self.merged(concat(parts)) if parts else self.groups.empty()
-        before = epoch_time.previous_watermark_us
-        if before is None or not new[0].num_rows:
-            return new
-        limit = before - self.lateness_us
-        over = self._closes(new[0]) <= limit
-        late = self._not_rescued(log, new, over, limit) if over.any() else over
-        if not late.any():
-            return new
-        state.count_late(int(self.groups.seen(new[0])[late].sum()))
-        gone = new[0].filter(pa.array(late))
-        if rows is not None and self.late_rows is not None:
-            output.late.append(self._late_table(rows, gone, before))
-        return tuple(
-            table.filter(pa.array(find_rows(gone, table, self.groups.by) < 0)) for table in new
-        )
-
-    def _not_rescued(self, log: SortedRunStore, new: Tables, over: Mask, limit: int) -> Mask:
-        """Which of the islands that are over do not join a session that is kept."""
-        stored = log.load(hashes_of(new[0])[over])[0]
-        both = pa.concat_tables([stored, new[0]])
-        first, last = self._span(both)
-        starts = self.starts(both, first, last)
-        merged = with_pane(both, starts)
-        ids, count = group_ids(merged, self.groups.by)
-        closes = np.full(count, np.iinfo(np.int64).min)
-        np.maximum.at(closes, ids, self.closes_us(last))
-        return np.asarray(over & (closes[ids[stored.num_rows :]] <= limit), np.bool_)
-
-    def _late_table(self, rows: pa.Table, gone: pa.Table, before: int) -> pa.Table:
-        assert self.late_rows is not None, "somebody asked for late rows"
-        times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        by_island = with_pane(rows, self.starts(rows, times, times))
-        # Late islands may have been merged across tasks: a row belongs to the one that covers it.
-        places = find_rows(gone, by_island, self.groups.by)
-        late = rows.filter(pa.array(places >= 0))
-        starts = np.asarray(late.column(PANE).to_numpy(), np.int64)
-        return self.late_rows.with_reason(late, starts, starts + self.gap_us, before)
+    def _due(self, main: pa.Table, watermark_us: int | None) -> Ints:
+        """Return when sessions close, and for closed ones, when they are deleted."""
+        closing_times = self._closing_times(main)
+        if watermark_us is None or not self.lateness_us:
+            return closing_times
+        is_closed = closing_times <= watermark_us
+        return np.where(is_closed, closing_times + self.lateness_us, closing_times)
 
     def _update(
         self,
-        log: SortedRunStore,
+        store: SortedRunStore,
         hashes: Ints,
         new: Tables,
         epoch_time: EpochTime,
         output: StepOutput,
     ) -> Tables:
-        """Read these hashes, let new islands join, and emit what there is to say.
+        """Merge new sessions with the stored ones of these hashes, and emit what has changed.
 
-        Returns the islands that have other hashes.
+        Returns the new sessions with other hashes.
         """
-        own, rest = split_by_hashes(new, hashes)
-        stored = log.load(hashes)
-        joined = self.merged(concat([stored, own])) if own[0].num_rows else stored
-        was = self.visible(stored, epoch_time.previous_watermark_us)
-        output.main += self.changed(was, self.visible(joined, epoch_time.watermark_us))
-        after = epoch_time.watermark_us
-        if after is not None:
-            kept = self._closes(joined[0]) + self.lateness_us > after
-            if not kept.all():
-                joined = self._only(joined, kept)
-        log.replace(hashes, joined)
-        return rest
+        watermark_us = epoch_time.watermark_us
+        new, others = split_by_hashes(new, hashes)
+        stored = store.load(hashes)
+        merged = self.combine_partials(concat([stored, new])) if new[0].num_rows else stored
+        before = self.visible_sessions(stored, epoch_time.previous_watermark_us)
+        output.main += self.changes(before, self.visible_sessions(merged, watermark_us))
+        if watermark_us is not None:
+            keep = self._closing_times(merged[0]) + self.lateness_us > watermark_us
+            if not keep.all():
+                merged = self._filter(merged, keep)
+        store.replace(hashes, merged)
+        return others
 
-    def changed(self, was: pa.Table, now: pa.Table) -> list[pa.Table]:
-        """What comes out. A session with another end is another row: it is known by both ends."""
-        result = diff_results(was, now, [*self.groups.by, self._last_result])
-        return [self.layout.rows(self._with_ends(result))] if result.num_rows else []
-
-    def visible(self, tables: Tables, mark: int | None) -> pa.Table:
-        """The evaluated sessions that have come out by this watermark."""
+    def visible_sessions(self, tables: Tables, watermark_us: int | None) -> pa.Table:
+        """Return the results of the sessions that have been emitted at this watermark."""
         if not self.early:
-            if mark is None:
-                return self.groups.evaluate(self.groups.empty())
-            tables = self._only(tables, self._closes(tables[0]) <= mark)
-        return self.groups.evaluate(tables)
+            if watermark_us is None:
+                return self.aggregator.evaluate(self.aggregator.empty())
+            tables = self._filter(tables, self._closing_times(tables[0]) <= watermark_us)
+        return self.aggregator.evaluate(tables)
 
-    def _only(self, tables: Tables, chosen: Mask) -> Tables:
-        main = tables[0].filter(pa.array(chosen))
-        known = [pa.array(find_rows(main, bag, self.groups.by) >= 0) for bag in tables[1:]]
-        return (main, *(b.filter(mask) for b, mask in zip(tables[1:], known, strict=True)))
+    def changes(self, before: pa.Table, after: pa.Table) -> list[pa.Table]:
+        """Return the changes between two results. A session with another end is another row."""
+        rows = diff_results(before, after, [*self.aggregator.by, self._last_result])
+        return [self.layout.to_output(self._with_ends(rows))] if rows.num_rows else []
 
-    def _with_ends(self, result: pa.Table) -> pa.Table:
-        """The start beside the pane, and in the pane the end, as the layout wants it."""
-        starts = result.column(PANE)
-        last = result.column(self._last_result)
+    def _with_ends(self, results: pa.Table) -> pa.Table:
+        """Move the start to a column of its own and the end to the pane, as the layout expects."""
+        starts = results.column(PANE)
+        last = results.column(self._last_result)
         ends = pc.add(last, pa.scalar(self.gap_us, pa.int64()))
-        place = result.schema.get_field_index(PANE)
-        return result.set_column(place, PANE, ends).append_column(START, starts)
+        index = results.schema.get_field_index(PANE)
+        return results.set_column(index, PANE, ends).append_column(START, starts)
+
+    def _filter(self, tables: Tables, keep: Mask) -> Tables:
+        """Keep some sessions, with their bags."""
+        main = tables[0].filter(pa.array(keep))
+        masks = [pa.array(find_rows(main, bag, self.aggregator.by) >= 0) for bag in tables[1:]]
+        return (main, *(bag.filter(mask) for bag, mask in zip(tables[1:], masks, strict=True)))
+
+    # ---- Late rows
+
+    def _drop_late_sessions(
+        self,
+        state: KeyGroupState,
+        store: SortedRunStore,
+        parts: list[Tables],
+        epoch_time: EpochTime,
+        output: StepOutput,
+    ) -> Tables:
+        """Return the new sessions, without those that have closed and touch no stored session."""
+        rows: pa.Table | None = None
+        if self.late_rows is not None:
+            empty = self.late_rows.input_schema.empty_table()
+            rows = pa.concat_tables([empty, *(part[0] for part in parts)])
+            new = self.to_partials(rows)
+        else:
+            new = self.combine_partials(concat(parts)) if parts else self.aggregator.empty()
+        previous_us = epoch_time.previous_watermark_us
+        if previous_us is None or not new[0].num_rows:
+            return new
+        limit_us = previous_us - self.lateness_us
+        is_closed = self._closing_times(new[0]) <= limit_us
+        is_late = is_closed
+        if is_closed.any():
+            is_late = is_closed & ~self._touches_open_session(store, new, is_closed, limit_us)
+        if not is_late.any():
+            return new
+        state.count_late(int(self.aggregator.input_rows(new[0])[is_late].sum()))
+        late = new[0].filter(pa.array(is_late))
+        if rows is not None and self.late_rows is not None:
+            output.late.append(self._late_table(rows, late, previous_us))
+        return tuple(
+            table.filter(pa.array(find_rows(late, table, self.aggregator.by) < 0)) for table in new
+        )
+
+    def _touches_open_session(
+        self, store: SortedRunStore, new: Tables, is_closed: Mask, limit_us: int
+    ) -> Mask:
+        """Return which of the new sessions merge into a session that is open or still kept."""
+        stored = store.load(hashes_of(new[0])[is_closed])[0]
+        both = pa.concat_tables([stored, new[0]])
+        first, last = self._first_and_last(both)
+        merged = with_pane(both, self.session_starts(both, first, last))
+        ids, count = group_ids(merged, self.aggregator.by)
+        closing_times = np.full(count, _MIN_TIME)
+        np.maximum.at(closing_times, ids, self.closing_time_us(last))
+        return np.asarray(closing_times[ids[stored.num_rows :]] > limit_us, np.bool_)
+
+    def _late_table(self, rows: pa.Table, late: pa.Table, previous_us: int) -> pa.Table:
+        """Return the rows of late sessions with the reason."""
+        assert self.late_rows is not None, "the stream has a late stream"
+        times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        by_session = with_pane(rows, self.session_starts(rows, times, times))
+        # Sessions of several tasks may have merged: a row belongs to the one that covers it.
+        in_late_session = find_rows(late, by_session, self.aggregator.by) >= 0
+        late_rows = rows.filter(pa.array(in_late_session))
+        starts = np.asarray(late_rows.column(PANE).to_numpy(), np.int64)
+        return self.late_rows.with_reason(late_rows, starts, starts + self.gap_us, previous_us)
 
 
-# ---- GROUP BY a session, of rows that may be retracted: a row that goes may cut a session in two.
+# ---- Sessions of rows that can be retracted
 #
-# Rows are kept until their session is over, because only they tell where it falls apart. Rows that
-# are added and retracted in one epoch were never there.
+# Retracting a row can split a session, so rows are stored until their session is deleted. Rows that
+# are added and retracted in the same epoch never existed.
 
 
 @dataclass(frozen=True)
 class UpdatingSessions(GroupByOperator):
-    """The pane of a row is its time. `early` emits sessions while they are open, as changes."""
+    """GROUP BY a session, for rows that can be retracted. The pane of a row is its time.
+
+    With `early`, sessions are emitted as a changelog while they are open.
+    """
 
     spec: GroupSpec
     gap_us: int
@@ -285,157 +315,155 @@ class UpdatingSessions(GroupByOperator):
 
     @cached_property
     def sessions(self) -> SessionAggregate:
-        """How rows that are there make sessions."""
+        """The aggregation of the rows that exist."""
         spec = replace(self.spec, retracts=False)
         return SessionAggregate(spec, self.gap_us, self.layout, self.lateness_us, self.early)
 
     @cached_property
-    def rows(self) -> RowState:
+    def row_state(self) -> RowState:
         return RowState(self.spec)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        return super().shuffle_schemas if self.late_rows is not None else (self.rows.schemas,)
+        if self.late_rows is not None:
+            return super().shuffle_schemas
+        return (self.row_state.schemas,)
 
-    # Where the rows are
+    def to_partials(self, rows: pa.Table) -> Tables:
+        """Return rows as they are: whether they are late is decided row by row."""
+        return (self.row_state.select(rows),)
 
-    def partials(self, rows: pa.Table) -> Tables:
-        """Rows as they are: what is late is judged row by row."""
-        return (self.rows.select(rows),)
-
-    def merged(self, tables: Tables) -> Tables:
+    def combine_partials(self, tables: Tables) -> Tables:
         return tables
-
-    # Where the state is
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        output, after = StepOutput(), epoch_time.watermark_us
-        log = self._log(state, after)
-        came = self._left(pa.concat_tables([self._nothing, *(part[0] for part in inputs[0])]))
-        hashes = int_column(came, HASH)
-        if after is not None:
-            hashes = np.concatenate([hashes, log.due_hashes(after)])
+        output, watermark_us = StepOutput(), epoch_time.watermark_us
+        store = SortedRunStore(
+            state,
+            self.row_state.schemas,
+            self.row_state.combine,
+            self.row_state.combine_all,
+            due=lambda rows: self._due(rows, watermark_us),
+        )
+        empty = self.shuffle_schemas[0][0].empty_table()
+        new = self._cancel_in_epoch(pa.concat_tables([empty, *(part[0] for part in inputs[0])]))
+        hashes = int_column(new, HASH)
+        if watermark_us is not None:
+            hashes = np.concatenate([hashes, store.due_hashes(watermark_us)])
         state.count_unknown_retractions(0)
         if len(hashes):
-            stored = log.load(hashes)
-            new = self._on_time(state, stored[0], came, epoch_time, output)
-            now = self.rows.standing(concat([stored, (new,)]))
-            was = self._visible(stored, epoch_time.previous_watermark_us)
-            output.main += self.sessions.changed(was, self._visible(now, after))
-            log.replace(hashes, self._open(now, after))
-        self.limits.enforce(self.name, log, state.gauges)
+            stored = store.load(hashes)
+            change = self._drop_late_rows(state, stored[0], new, epoch_time, output)
+            merged = self.row_state.combine_all(concat([stored, (change,)]))
+            before = self._visible_sessions(stored, epoch_time.previous_watermark_us)
+            after = self._visible_sessions(merged, watermark_us)
+            output.main += self.sessions.changes(before, after)
+            store.replace(hashes, self._drop_closed(merged, watermark_us))
+        self.limits.enforce(self.name, store, state.gauges)
         return output
 
-    def _log(self, state: KeyGroupState, after: int | None) -> SortedRunStore:
-        """The rows of a hash lie together: they are read and replaced."""
-        due = lambda rows: self._due(rows, after)  # noqa: E731
-        return SortedRunStore(state, self.rows.schemas, self.rows.combine, self.rows.standing, due)
-
-    @property
-    def _nothing(self) -> pa.Table:
-        return self.shuffle_schemas[0][0].empty_table()
-
-    def _left(self, came: pa.Table) -> pa.Table:
-        """Rows of an epoch without those that were added and retracted in it."""
-        weights = int_column(came, WEIGHT)
-        if not came.num_rows or weights.min() > 0:
-            return came
-        ids, count = content_ids(self.rows.select(came))
+    def _cancel_in_epoch(self, new: pa.Table) -> pa.Table:
+        """Remove the rows that are added and retracted in this epoch."""
+        weights = int_column(new, WEIGHT)
+        if not new.num_rows or weights.min() > 0:
+            return new
+        ids, count = content_ids(self.row_state.select(new))
         balance = np.bincount(ids, weights, count).astype(np.int64)[ids]
-        # Of equal rows the last ones stay, as many as are left over.
-        stays = weights == np.sign(balance)
-        late_first = -np.arange(came.num_rows)[stays]
-        nth = rank_rows(ROW_NUMBER, ids[stays], [late_first])[0]
-        stays[stays] = nth <= np.abs(balance[stays])
-        return came.filter(pa.array(stays))
+        # Of identical rows, the last ones remain, as many as the balance.
+        remains = weights == np.sign(balance)
+        last_first = -np.arange(new.num_rows)[remains]
+        nth = rank_rows(ROW_NUMBER, ids[remains], [last_first])[0]
+        remains[remains] = nth <= np.abs(balance[remains])
+        return new.filter(pa.array(remains))
 
-    def _visible(self, tables: Tables, mark: int | None) -> pa.Table:
-        rows = self.rows.kept.expand(tables[0])
-        return self.sessions.visible(self.sessions.partials(rows), mark)
+    def _visible_sessions(self, tables: Tables, watermark_us: int | None) -> pa.Table:
+        rows = self.row_state.weighted_rows.expand(tables[0])
+        return self.sessions.visible_sessions(self.sessions.to_partials(rows), watermark_us)
 
-    def _open(self, tables: Tables, after: int | None) -> Tables:
-        """The rows of sessions that can still change."""
-        if after is None or not tables[0].num_rows:
+    def _drop_closed(self, tables: Tables, watermark_us: int | None) -> Tables:
+        """Return the rows of sessions that can still change."""
+        if watermark_us is None or not tables[0].num_rows:
             return tables
-        closes = self._clusters(tables[0])[1]
-        return (tables[0].filter(pa.array(closes + self.lateness_us > after)),)
+        closing_times = self._sessions_of(tables[0])[1]
+        return (tables[0].filter(pa.array(closing_times + self.lateness_us > watermark_us)),)
 
-    def _due(self, rows: pa.Table, after: int | None) -> Ints:
-        """When the session of a row fires; once it has, when it goes."""
-        closes = self._clusters(rows)[1]
-        if after is None or not self.lateness_us:
-            return closes
-        return np.where(closes <= after, closes + self.lateness_us, closes)
+    def _due(self, rows: pa.Table, watermark_us: int | None) -> Ints:
+        """Return when the session of each row closes, and for closed ones, when it is deleted."""
+        closing_times = self._sessions_of(rows)[1]
+        if watermark_us is None or not self.lateness_us:
+            return closing_times
+        is_closed = closing_times <= watermark_us
+        return np.where(is_closed, closing_times + self.lateness_us, closing_times)
 
-    def _clusters(self, rows: pa.Table) -> tuple[Ints, Ints]:
-        """Return the start of each row's session among these rows, and when that closes."""
+    def _sessions_of(self, rows: pa.Table) -> tuple[Ints, Ints]:
+        """Return the start and the closing time of the session of each row, among these rows."""
         times = int_column(rows, PANE)
-        starts = self.sessions.starts(rows, times, times)
-        ids, count = group_ids(with_pane(rows, starts), self.groups.by)
-        last = np.full(count, np.iinfo(np.int64).min)
+        starts = self.sessions.session_starts(rows, times, times)
+        ids, count = group_ids(with_pane(rows, starts), self.aggregator.by)
+        last = np.full(count, _MIN_TIME)
         np.maximum.at(last, ids, times)
-        return starts, self.sessions.closes_us(last[ids])
+        return starts, self.sessions.closing_time_us(last[ids])
 
-    # Late rows
+    # ---- Late rows
 
-    def _on_time(
+    def _drop_late_rows(
         self,
         state: KeyGroupState,
         stored: pa.Table,
-        came: pa.Table,
+        new: pa.Table,
         epoch_time: EpochTime,
         output: StepOutput,
     ) -> pa.Table:
-        """What came, without what is late and retractions of what is not there."""
-        rows = self.rows.select(came)
-        late, starts, closes = self._judged(stored, rows, epoch_time.previous_watermark_us)
-        if late.any():
-            state.count_late(int(late.sum()))
+        """Return new rows, without late ones and without retractions of rows that do not exist."""
+        rows = self.row_state.select(new)
+        previous_us = epoch_time.previous_watermark_us
+        is_late, starts, closing_times = self._find_late_rows(stored, rows, previous_us)
+        if is_late.any():
+            state.count_late(int(is_late.sum()))
             if self.late_rows is not None:
-                gone = came.filter(pa.array(late))
-                ends = closes[late] - 1
-                marked = self.late_rows.with_reason(
-                    gone, starts[late], ends, epoch_time.previous_watermark_us
-                )
-                output.late.append(marked)
-            rows = rows.filter(pa.array(~late))
-        known, unknown = self.rows.kept.drop_unknown_retractions(stored, rows)
+                late = new.filter(pa.array(is_late))
+                ends = closing_times[is_late] - 1
+                late = self.late_rows.with_reason(late, starts[is_late], ends, previous_us)
+                output.late.append(late)
+            rows = rows.filter(pa.array(~is_late))
+        change, unknown = self.row_state.weighted_rows.drop_unknown_retractions(stored, rows)
         state.count_unknown_retractions(unknown)
-        return known
+        return change
 
-    def _judged(
-        self, stored: pa.Table, rows: pa.Table, before: int | None
+    def _find_late_rows(
+        self, stored: pa.Table, rows: pa.Table, previous_us: int | None
     ) -> tuple[Mask, Ints, Ints]:
-        """Return which rows are late, and the start and closing of the session of each.
+        """Return which rows are late, and the start and the closing time of their sessions.
 
-        A row is late if its session is over and has no row that is kept; so is a retraction of a
-        row that is not kept, if the row alone would be a session that is over.
+        An added row is late if its session has closed and has no stored row. A retraction is late
+        if its row is not stored and would be a closed session by itself.
         """
-        times, added = int_column(rows, PANE), int_column(rows, WEIGHT) > 0
-        starts, closes = times.copy(), self.sessions.closes_us(times)
-        late = np.zeros(rows.num_rows, np.bool_)
-        if before is None or not rows.num_rows:
-            return late, starts, closes
-        limit = before - self.lateness_us
-        both = pa.concat_tables([stored, rows.filter(pa.array(added))])
-        begins, over = self._clusters(both)
-        ids, count = group_ids(with_pane(both, begins), self.groups.by)
-        kept = np.zeros(count, np.bool_)
-        kept[ids[: stored.num_rows]] = True
-        cut = stored.num_rows
-        starts[added], closes[added] = begins[cut:], over[cut:]
-        late[added] = ~kept[ids[cut:]] & (closes[added] <= limit)
-        late[~added] = self._unknown(stored, rows.filter(pa.array(~added))) & (
-            closes[~added] <= limit
+        times, is_added = int_column(rows, PANE), int_column(rows, WEIGHT) > 0
+        starts, closing_times = times.copy(), self.sessions.closing_time_us(times)
+        is_late = np.zeros(rows.num_rows, np.bool_)
+        if previous_us is None or not rows.num_rows:
+            return is_late, starts, closing_times
+        limit_us = previous_us - self.lateness_us
+        both = pa.concat_tables([stored, rows.filter(pa.array(is_added))])
+        both_starts, both_closing_times = self._sessions_of(both)
+        ids, count = group_ids(with_pane(both, both_starts), self.aggregator.by)
+        has_stored_row = np.zeros(count, np.bool_)
+        has_stored_row[ids[: stored.num_rows]] = True
+        added = slice(stored.num_rows, None)
+        starts[is_added], closing_times[is_added] = both_starts[added], both_closing_times[added]
+        is_late[is_added] = ~has_stored_row[ids[added]] & (closing_times[is_added] <= limit_us)
+        retractions = rows.filter(pa.array(~is_added))
+        is_late[~is_added] = self._is_unknown(stored, retractions) & (
+            closing_times[~is_added] <= limit_us
         )
-        return late, starts, closes
+        return is_late, starts, closing_times
 
-    def _unknown(self, stored: pa.Table, retractions: pa.Table) -> Mask:
-        """Which retractions are of rows that are not kept."""
+    def _is_unknown(self, stored: pa.Table, retractions: pa.Table) -> Mask:
+        """Return which retractions have no stored row."""
         ids, count = content_ids(pa.concat_tables([stored, retractions]))
-        cut = stored.num_rows
-        there = np.bincount(ids[:cut], int_column(stored, WEIGHT), count)
-        nth = rank_rows(ROW_NUMBER, ids[cut:], [])[0]
-        return np.asarray(nth > there[ids[cut:]], np.bool_)
+        retraction_ids = ids[stored.num_rows :]
+        stored_counts = np.bincount(ids[: stored.num_rows], int_column(stored, WEIGHT), count)
+        nth = rank_rows(ROW_NUMBER, retraction_ids, [])[0]
+        return np.asarray(nth > stored_counts[retraction_ids], np.bool_)

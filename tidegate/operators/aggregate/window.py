@@ -1,4 +1,4 @@
-"""GROUP BY a window, each window once: when the watermark has passed its end."""
+"""Window aggregation that emits each window once, when the watermark passes its end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import INSERT, PANE, ROWS
 from tidegate.operators.aggregate.group_by import GroupByOperator
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, Panes
-from tidegate.operators.kernels.arrays import Ints, concat, filter_panes, int_column
+from tidegate.operators.kernels.arrays import Ints, Mask, concat, filter_panes, int_column
 from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
@@ -27,21 +26,21 @@ from tidegate.operators.operator import (
 )
 from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, panes_between
 
-# So many panes are remembered to count the open windows.
-_MOST_COUNTED = 256
+# Counting open windows keeps at most this many panes in the state's metadata.
+MAX_COUNTED_PANES = 256
 _PANE_FIELD = pa.field(PANE, pa.int64())
 
 
 @dataclass(frozen=True)
 class WindowAggregate(GroupByOperator):
-    """Tumbling, hopping and cumulating windows, and groups that the watermark closes.
+    """GROUP BY over tumbling, hopping and cumulating windows, and groups that the watermark closes.
 
-    Rows become partials where they are read; partials are appended to the panes of their windows;
-    a window is put together from its panes when it closes. Late rows within `lateness_us` make the
-    windows that they change fire again.
+    Rows are pre-aggregated in the reading task. Partial aggregates are appended to the pane they
+    belong to; closing a window combines its panes. Closed windows are kept for `lateness_us`: late
+    rows that arrive in this time update them.
     """
 
-    stored_in: ClassVar[str] = FORMAT
+    store_format: ClassVar[str] = FORMAT
     spec: GroupSpec
     panes: Panes
     layout: Layout
@@ -50,139 +49,151 @@ class WindowAggregate(GroupByOperator):
     limits: Limits = NO_LIMITS
     name: str = "window_aggregate"
 
-    # Where the state is
-
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        log = TimeBucketStore(state, self.groups.schemas, self.groups.combine)
+        store = TimeBucketStore(state, self.aggregator.schemas, self.aggregator.combine)
         output = StepOutput()
-        new = self._on_time(state, inputs[0], epoch_time, output)
-        if self.lateness_us and epoch_time.previous_watermark_us is not None and new[0].num_rows:
-            output.main += self._fire_again(log, new, epoch_time.previous_watermark_us)
-        after = epoch_time.watermark_us
-        if after is not None:
-            if after != epoch_time.previous_watermark_us:
-                output.main += self._fire(log, new, epoch_time.previous_watermark_us, after)
-            floor = self.panes.floor_after(after - self.lateness_us)
-            log.drop_before(floor)
+        previous_us, watermark_us = epoch_time.previous_watermark_us, epoch_time.watermark_us
+        new = self._drop_late_rows(state, inputs[0], epoch_time, output)
+        if self.lateness_us and previous_us is not None and new[0].num_rows:
+            output.main += self._update_closed_windows(store, new, previous_us)
+        if watermark_us is not None:
+            if watermark_us != previous_us:
+                output.main += self._close_windows(store, new, previous_us, watermark_us)
+            floor = self.panes.first_open_pane(watermark_us - self.lateness_us)
+            store.drop_before(floor)
             if new[0].num_rows:
                 new = filter_panes(new, lambda pane: pane >= floor)
         if new[0].num_rows:
-            log.append(new)
-        self.limits.enforce(self.name, log, state.gauges)
-        state.gauges["open_windows"] = self._open_windows(state, new, after, log.floor_us)
+            store.append(new)
+        self.limits.enforce(self.name, store, state.gauges)
+        state.gauges["open_windows"] = self._count_open_windows(
+            state, new, watermark_us, store.floor_us
+        )
         return output
 
-    def _open_windows(
-        self, state: KeyGroupState, new: Tables, after: int | None, floor: int | None
+    def _count_open_windows(
+        self, state: KeyGroupState, new: Tables, watermark_us: int | None, floor: int | None
     ) -> int:
-        """Windows that have rows and are kept; of very many panes the first ones count."""
-        known = {pane for pane in state.meta.get("panes", []) if floor is None or pane >= floor}
+        """Count the windows that have rows; if there are very many panes, the earliest ones."""
+        stored_panes = state.meta.get("panes", [])
+        open_panes = {pane for pane in stored_panes if floor is None or pane >= floor}
         if new[0].num_rows:
-            known.update(distinct_panes(new[0]).tolist())
-        panes = state.meta["panes"] = sorted(known)[:_MOST_COUNTED]
+            open_panes.update(distinct_panes(new[0]).tolist())
+        panes = state.meta["panes"] = sorted(open_panes)[:MAX_COUNTED_PANES]
         if not panes or not self.panes.shared:
             return len(panes)
         ends = self.panes.ends(np.array(panes, np.int64))
-        return len(ends) if after is None else int((ends > after - self.lateness_us).sum())
+        if watermark_us is None:
+            return len(ends)
+        return int((ends > watermark_us - self.lateness_us).sum())
 
-    def _on_time(
+    def _drop_late_rows(
         self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> Tables:
-        """What is not too late for all of its windows; the rest is counted, and kept if asked."""
-        before = epoch_time.previous_watermark_us
-        limit = None if before is None else before - self.lateness_us
+        """Return the partial aggregates without rows whose windows are all closed.
+
+        Late rows are counted and, if the stream declares LATE DATA TO, emitted to it.
+        """
+        previous_us = epoch_time.previous_watermark_us
+        limit_us = None if previous_us is None else previous_us - self.lateness_us
         if self.late_rows is not None:
-            rows, late = self.late_rows.split([part[0] for part in parts], self.panes, limit)
+            rows, late = self.late_rows.split([part[0] for part in parts], self.panes, limit_us)
             state.count_late(late.num_rows)
             if late.num_rows:
-                output.late.append(self.late_rows.with_last_window(late, self.panes, before))
-            return self.groups.pre_aggregate(rows)
-        new = self.groups.merge(parts)
-        if limit is None or not new[0].num_rows:
+                output.late.append(self.late_rows.with_last_window(late, self.panes, previous_us))
+            return self.aggregator.pre_aggregate(rows)
+        new = self.aggregator.combine_parts(parts)
+        if limit_us is None or not new[0].num_rows:
             return new
         main = new[0]
-        too_late = self.panes.last_end(main.column(PANE).to_numpy()) <= limit
-        if too_late.any():
-            state.count_late(int(self.groups.seen(main)[too_late].sum()))
-            new = filter_panes(new, lambda pane: self.panes.last_end(pane) > limit)
+        is_late = self.panes.last_end(main.column(PANE).to_numpy()) <= limit_us
+        if is_late.any():
+            state.count_late(int(self.aggregator.input_rows(main)[is_late].sum()))
+            new = filter_panes(new, lambda pane: self.panes.last_end(pane) > limit_us)
         return new
 
-    def _fire(
-        self, log: TimeBucketStore, new: Tables, before: int | None, after: int
+    def _close_windows(
+        self, store: TimeBucketStore, new: Tables, previous_us: int | None, watermark_us: int
     ) -> list[pa.Table]:
-        """The windows with before < end ≤ after, put together and evaluated."""
-        span = self.panes.closing(before, after)
-        if span is None:
+        """Return the results of the windows that the watermark has passed in this epoch."""
+        closing = self.panes.closing_panes(previous_us, watermark_us)
+        if closing is None:
             return []
-        parts = log.load(*span)
+        parts = store.load(*closing)
         if new[0].num_rows:
-            parts.append(filter_panes(new, panes_between(*span)))
-        tables = concat(parts) if len(parts) > 1 else parts[0] if parts else self.groups.empty()
+            parts.append(filter_panes(new, panes_between(*closing)))
+        if len(parts) > 1:
+            tables = concat(parts)
+        else:
+            tables = parts[0] if parts else self.aggregator.empty()
         if not self.panes.shared:
-            # These panes are all of the windows that close, so none of their rows stays behind.
-            results = self._results(tables, combined=len(parts) == 1)
+            # Every pane is a window, and all of these panes close.
+            results = self._evaluate(tables, combined=len(parts) == 1)
         else:
             ends = self.panes.ends(distinct_panes(tables[0]))
-            ends = ends[_passed(ends, before, after)]
-            results = self._results(
-                tuple(assign_windows(table, self.panes, ends) for table in tables)
-            )
+            ends = ends[_is_closing(ends, previous_us, watermark_us)]
+            windows = tuple(assign_windows(table, self.panes, ends) for table in tables)
+            results = self._evaluate(windows)
         if results is None:
             return []
         if not self.panes.shared:
             results = with_pane(results, self.panes.last_end(int_column(results, PANE)))
         if self.layout.with_op:
             results = with_op(results, INSERT)
-        return [self.layout.rows(results)]
+        return [self.layout.to_output(results)]
 
-    def _fire_again(self, log: TimeBucketStore, new: Tables, before: int) -> list[pa.Table]:
-        """The windows that had fired, are still kept, and are changed by late rows."""
+    def _update_closed_windows(
+        self, store: TimeBucketStore, new: Tables, previous_us: int
+    ) -> list[pa.Table]:
+        """Return the changes of windows that have been emitted, and that late rows update."""
         ends = self.panes.ends(distinct_panes(new[0]))
-        ends = ends[(ends <= before) & (ends > before - self.lateness_us)]
+        ends = ends[(ends <= previous_us) & (ends > previous_us - self.lateness_us)]
         if not len(ends):
             return []
         first = self.panes.first_pane(int(ends.min()))
-        parts = log.load(first, int(ends.max()) + (1 if self.panes.kind == "DUE" else 0))
-        old = concat(parts) if parts else self.groups.empty()
-        was = self._results(tuple(assign_windows(table, self.panes, ends) for table in old))
+        limit = int(ends.max()) + (1 if self.panes.kind == "DUE" else 0)
+        parts = store.load(first, limit)
+        old = concat(parts) if parts else self.aggregator.empty()
         both = concat([old, new])
-        now = self._results(tuple(assign_windows(table, self.panes, ends) for table in both))
-        nothing = self.groups.evaluate(self.groups.empty())
-        result = diff_results(was or nothing, now or nothing, self.groups.by)
-        return [self.layout.rows(result)] if result.num_rows else []
+        before = self._evaluate(tuple(assign_windows(table, self.panes, ends) for table in old))
+        after = self._evaluate(tuple(assign_windows(table, self.panes, ends) for table in both))
+        no_results = self.aggregator.evaluate(self.aggregator.empty())
+        changes = diff_results(before or no_results, after or no_results, self.aggregator.by)
+        return [self.layout.to_output(changes)] if changes.num_rows else []
 
-    def _results(self, windows: Tables, combined: bool = False) -> pa.Table | None:
-        """The evaluated groups of windows."""
+    def _evaluate(self, windows: Tables, combined: bool = False) -> pa.Table | None:
+        """Return the results of windows; None if there are none."""
         if not windows[0].num_rows:
             return None
-        found = windows if combined else self.groups.combine(windows)
+        groups = windows if combined else self.aggregator.combine(windows)
         if self.spec.retracts:
-            alive = pc.greater(found[0].column(ROWS), 0)
-            found = (found[0].filter(alive), *found[1:])
-        return self.groups.evaluate(found) if found[0].num_rows else None
+            not_empty = pc.greater(groups[0].column(ROWS), 0)
+            groups = (groups[0].filter(not_empty), *groups[1:])
+        return self.aggregator.evaluate(groups) if groups[0].num_rows else None
 
 
-def _passed(ends: Ints, before: int | None, after: int) -> npt.NDArray[np.bool_]:
-    """Which ends a watermark has passed that was `before` and is `after`."""
-    return ends <= after if before is None else (ends <= after) & (ends > before)
+def _is_closing(ends: Ints, previous_us: int | None, watermark_us: int) -> Mask:
+    """Return which ends the watermark has passed in this epoch."""
+    is_closed = ends <= watermark_us
+    return is_closed if previous_us is None else is_closed & (ends > previous_us)
 
 
 def distinct_panes(table: pa.Table) -> Ints:
-    """The panes of a table, each once."""
+    """Return the distinct panes of a table."""
     return np.asarray(pc.unique(table.column(PANE)).to_numpy(), np.int64)
 
 
 def assign_windows(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
-    """Every row once per window with one of these ends; the end takes the place of the pane."""
-    found = table.column(PANE).to_numpy()
+    """Copy every row into each of its windows with one of these ends; the end replaces the pane."""
+    row_panes = table.column(PANE).to_numpy()
     if not panes.shared:
-        last = panes.last_end(found)
-        inside = np.isin(last, ends)
-        return with_pane(table.filter(pa.array(inside)), last[inside])
-    order = np.argsort(found, kind="stable")
-    ordered = found[order]
+        last = panes.last_end(row_panes)
+        in_window = np.isin(last, ends)
+        return with_pane(table.filter(pa.array(in_window)), last[in_window])
+    order = np.argsort(row_panes, kind="stable")
+    ordered = row_panes[order]
     lows = np.searchsorted(ordered, panes.start(ends))
     highs = np.searchsorted(ordered, ends)
     pieces = [order[low:high] for low, high in zip(lows, highs, strict=True)]
@@ -191,5 +202,5 @@ def assign_windows(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
 
 
 def with_pane(table: pa.Table, panes: Ints) -> pa.Table:
-    """The table, which begins with its panes, with others."""
+    """Replace the panes of a table, which are its first column."""
     return table.set_column(0, _PANE_FIELD, pa.array(panes, pa.int64()))

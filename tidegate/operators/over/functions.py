@@ -52,7 +52,7 @@ def is_order_sensitive(call: AggregateCall) -> bool:
     accumulator = make_accumulator(call) if call.arguments else None
     if not isinstance(accumulator, PlainAccumulator):
         return False
-    merges = zip(accumulator.fields, accumulator.merges, strict=False)
+    merges = zip(accumulator.state_types, accumulator.merge_kernels, strict=False)
     return accumulator.rounds or any(
         pa.types.is_floating(kind) and merge == "sum" for kind, merge in merges
     )
@@ -248,7 +248,7 @@ def _cumulative_states(
     for accumulator, names in aggregator.plain:
         states = [row_states.column(name) for name in names]
         initials = [before.column(name) for name in names]
-        if accumulator.merges:
+        if accumulator.merge_kernels:
             columns += [
                 _cumulative_sums(state, value, first_rows, stops)
                 for state, value in zip(states, initials, strict=True)

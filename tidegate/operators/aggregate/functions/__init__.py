@@ -1,11 +1,16 @@
-"""Aggregates, vectorised over groups.
+"""Aggregate functions, vectorized over groups.
 
-An accumulator is a monoid: `lift` makes the state of a row, states of the same group are combined,
-`evaluate` makes the result; any way to split the rows gives the same. A *plain* accumulator keeps a
-fixed number of columns in the table of groups, which kernels of Arrow merge, or code of its own. A
-*bag* accumulator needs the values themselves (DISTINCT, ranks, or most things when rows are
-retracted): it reads a table of its own that counts how often each value is there, or that has them
-in the order they came in. An aggregate is one class; what is to be known of it are its attributes.
+An accumulator pre-aggregates rows into states, combines the states of a group, and evaluates the
+result. States can be combined in any split of the rows. There are two kinds:
+
+- a `PlainAccumulator` keeps a fixed number of columns per group, which Arrow kernels or its own
+  code merge;
+- a `BagAccumulator` needs the values themselves, for example for DISTINCT, percentiles, or to
+  retract rows from an aggregate that cannot be inverted. It reads a table of its own with the
+  values of every group and how often each occurs, or in order of arrival.
+
+An aggregate function is one class; facts about it are class attributes. `base` defines the two
+kinds, `registry` lists the classes. To add a function, write the class and add it to the list.
 """
 
 from __future__ import annotations
@@ -26,8 +31,8 @@ from tidegate.operators.aggregate.functions.registry import (
 __all__ = [
     "FUNCTIONS",
     "Accumulator",
-    "BagAccumulator",
     "AggregateCall",
+    "BagAccumulator",
     "PlainAccumulator",
     "constants_from",
     "ignores_nulls",

@@ -1,4 +1,4 @@
-"""Aggregates over the values themselves: DISTINCT, and whatever cannot retract a row."""
+"""Aggregates over the values of a group: DISTINCT, and functions that cannot retract a row."""
 
 from __future__ import annotations
 
@@ -26,72 +26,76 @@ from tidegate.operators.kernels.keys import (
 
 
 class OverBag(BagAccumulator):
-    """A plain aggregate of the values that are there."""
+    """A plain aggregate that is computed from the values of a group."""
 
     def __init__(self, call: AggregateCall, plain: type[PlainAccumulator]) -> None:
         super().__init__(call)
-        is_set = call.distinct or plain.once
+        is_set = call.distinct or plain.always_distinct
         why = "DISTINCT needs" if is_set else "rows are retracted, which needs"
-        require_groupable(call, f"{why} to tell apart values of")
+        require_groupable(call, f"{why} to compare values of")
         self.plain = plain(replace(call, distinct=False, filtered=False))
-        self.null_place = self.plain.null_place
-        # What does not care for repetitions need not see them.
-        self.once = (is_set and not plain.idempotent) or (plain.idempotent and not plain.in_order)
-        self.in_order = plain.in_order
-        # If all rows stay, the order of first arrivals is enough.
-        self.keeps_order = plain.in_order and call.retracts
-        # With DISTINCT zeros are equal; a row that is retracted is the one with its sign.
-        self.same = canonicalize if is_set and not self.keeps_order else unify_nan
+        self.null_argument = self.plain.null_argument
+        # Whether repeated values are dropped before the plain aggregate sees them.
+        self.drops_repetitions = (is_set and not plain.idempotent) or (
+            plain.idempotent and not plain.order_sensitive
+        )
+        self.order_sensitive = plain.order_sensitive
+        # Without retractions, the order of first arrivals is sufficient.
+        self.keeps_order = plain.order_sensitive and call.retracts
+        # DISTINCT takes zeros as equal; a retraction must match the sign of its row.
+        self.normalize = canonicalize if is_set and not self.keeps_order else unify_nan
 
     @property
-    def required(self) -> tuple[int, ...]:
-        return self.plain.required
+    def required_arguments(self) -> tuple[int, ...]:
+        return self.plain.required_arguments
 
     def pre_aggregate(
         self, arguments: Sequence[Column], ones: Column
     ) -> tuple[list[Column], Column]:
-        return [self.same(argument) for argument in arguments], ones
+        return [self.normalize(argument) for argument in arguments], ones
 
     def evaluate_bag(
         self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
     ) -> Column:
-        if self.once and self.keeps_order:
+        if self.drops_repetitions and self.keeps_order:
             values = [canonicalize(value) for value in values]
-            rows = np.flatnonzero(_first_of_each(values, ids))
+            rows = np.flatnonzero(_first_occurrences(values, ids))
+        elif self.drops_repetitions:
+            rows = np.arange(len(ids))
         else:
-            rows = np.arange(len(ids)) if self.once else np.repeat(np.arange(len(ids)), counts)
+            rows = np.repeat(np.arange(len(ids)), counts)
         if self.plain.rounds:
-            # The result is then one of the values, and not of how they came and went.
+            # Sorted, so that the result depends on the values only and not on their history.
             rows = rows[np.lexsort([dense_ranks(value)[rows] for value in reversed(values)])]
-        taken = [as_array(value).take(pa.array(rows)) for value in values]
-        return aggregate_rows(self.plain, taken, ids[rows], groups)
-
-    def partial_keys(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
-        return None if self.in_order or self.call.retracts else tuple(arguments)
+        columns = [as_array(value).take(pa.array(rows)) for value in values]
+        return aggregate_rows(self.plain, columns, ids[rows], groups)
 
 
-def _first_of_each(values: Sequence[Column], ids: Ints) -> Mask:
-    """The rows that are not a repetition within their group."""
-    names = ["id", *(f"v{place}" for place, _ in enumerate(values))]
-    which, count = group_ids(pa.table([pa.array(ids), *values], names=names), names)
-    first = np.zeros(len(ids), np.bool_)
-    first[first_rows(which, count, np.ones(len(ids), np.bool_))] = True
-    return first
+def _first_occurrences(values: Sequence[Column], ids: Ints) -> Mask:
+    """Return the rows whose values do not occur earlier in their group."""
+    names = ["id", *(f"v{index}" for index, _ in enumerate(values))]
+    row_ids, count = group_ids(pa.table([pa.array(ids), *values], names=names), names)
+    result = np.zeros(len(ids), np.bool_)
+    result[first_rows(row_ids, count, np.ones(len(ids), np.bool_))] = True
+    return result
 
 
 def combine_counts(
     table: pa.Table, keys: list[str], names: tuple[str, str], bag: BagAccumulator
 ) -> pa.Table:
-    """One row per value; values that cancelled out are gone. `names`: the hash and the counts."""
+    """Merge equal values and their counts; `names` are the columns of hashes and counts.
+
+    Values with a count of 0 are dropped.
+    """
     if table.num_rows == 0:
         return table
-    schema, merges = table.schema, [(names[0], "min"), (names[1], bag.merge)]
-    if bag.in_order:
+    schema, merges = table.schema, [(names[0], "min"), (names[1], bag.count_kernel)]
+    if bag.order_sensitive:
         table = table.append_column("_row", pa.array(np.arange(table.num_rows)))
         merges.append(("_row", "min"))
     merged = merge_rows(table, keys, merges)
-    if bag.in_order:
-        # Groups come out in an order of their own.
+    if bag.order_sensitive:
+        # Arrow returns groups in no defined order.
         merged = merged.take(pa.array(np.argsort(merged.column("_row").to_numpy())))
     result = pa.table([merged.column(name) for name in schema.names], schema=schema)
     counts = result.column(names[1]).to_numpy()

@@ -1,4 +1,4 @@
-"""What an accumulator is. Facts about an aggregate are attributes of its class."""
+"""Base classes of aggregate functions. Facts about a function are attributes of its class."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tidegate.operators.kernels.keys import is_groupable
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """One aggregate of a query. Spark evaluates the arguments and says what type comes out.
+    """One aggregate call of a query. Spark evaluates the arguments and determines the result type.
 
-    `constants` are the literals that follow the arguments (see `Accumulator.constants_from`).
-    `filtered` says that the last argument is a boolean: rows where it is not true do not exist for
-    this call. `retracts` says that rows can be retracted, `ordered` that the call has an ORDER BY.
+    `text` is the call as the user wrote it. `constants` are the literals that follow the arguments
+    (see `Accumulator.constants_from`). With `filtered`, the last argument is the condition of the
+    FILTER clause: rows where it is not true do not exist for this call. With `retracts`, rows can
+    be retracted; with `ordered`, the call has an ORDER BY.
     """
 
     function: str
@@ -34,124 +35,133 @@ class AggregateCall:
 
 
 class Accumulator:
-    """Merges states of the same group and turns them into a result.
+    """An aggregate function, for one call.
 
-    `names` are those under which Spark knows the aggregate, its own first. Literals are read from
-    argument `constants_from` on; None: all arguments are columns. `null_place` is the argument
-    whose NULL makes a row not count, so that a filter can be folded into it; None where every row
-    counts, and the filter is passed on as the last argument.
+    `names` are its names in Spark, the canonical one first. Arguments from `constants_from` on are
+    literals; None if all arguments are columns. Rows where the argument `null_argument` is NULL do
+    not count, so a FILTER condition can be folded into it; if it is None, every row counts, and the
+    condition is passed on as the last argument.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
     constants_from: ClassVar[int | None] = None
-    null_place: int | None = 0
+    null_argument: int | None = 0
 
     def __init__(self, call: AggregateCall) -> None:
         self.call = call
 
     @classmethod
     def ignores_nulls(cls, constants: Sequence[object]) -> bool:
-        """Whether rows with a NULL argument do not count, so that SQL can fold a filter into it."""
+        """Return whether rows with a NULL argument do not count, so that SQL can fold a FILTER."""
         return True
 
 
 class PlainAccumulator(Accumulator):
-    """Keeps `fields` for every group; `merges` names the Arrow kernel that merges each.
+    """An aggregate function that keeps a fixed number of columns per group.
 
-    Without `merges` the accumulator has a `combine` of its own. NULL in all fields is the state of
-    no rows.
+    The columns have the types `state_types`, and `merge_kernels` are the Arrow kernels that merge
+    them. Without `merge_kernels` the class implements `combine`. The state of a group without rows
+    is NULL in all columns.
     """
 
-    # Values that are there several times count as one that is there once.
+    # Repeated values do not change the result.
     idempotent: ClassVar[bool] = False
-    # Only different values count, whether the call says DISTINCT or not.
-    once: ClassVar[bool] = False
-    # A row can be retracted from what is kept; else the values themselves must be.
+    # Only distinct values count, with or without DISTINCT in the call.
+    always_distinct: ClassVar[bool] = False
+    # A row can be retracted from the state. Otherwise the values must be kept.
     retractable: ClassVar[bool] = False
-    # The order of arrival counts.
-    in_order: ClassVar[bool] = False
-    # What to write instead of DISTINCT, where Spark means something else by it.
-    instead_of_distinct: ClassVar[str | None] = None
-    # The result is rounded on the way, so that the order of values shows in its last bits.
+    # The result depends on the order of arrival.
+    order_sensitive: ClassVar[bool] = False
+    # The hint for DISTINCT, if Spark's meaning of it is not supported.
+    distinct_hint: ClassVar[str | None] = None
+    # Intermediate results are rounded, so the last bits depend on the order of the values.
     rounds: ClassVar[bool] = False
 
-    fields: tuple[pa.DataType, ...]
-    merges: tuple[str, ...] = ()
+    state_types: tuple[pa.DataType, ...]
+    merge_kernels: tuple[str, ...] = ()
 
     @property
-    def required(self) -> tuple[int, ...]:
-        """The arguments whose NULL makes a row not count."""
-        return () if self.null_place is None else (self.null_place,)
+    def required_arguments(self) -> tuple[int, ...]:
+        """The arguments that must not be NULL for a row to count."""
+        return () if self.null_argument is None else (self.null_argument,)
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        """The state of every row as if it were alone; retracted where its weight is −1."""
+        """Return the state of every single row; a weight of −1 retracts it."""
         raise NotImplementedError
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
-        """Merge the states: row i belongs to group ids[i], rows are in the order they came in.
+        """Merge states by group; state i belongs to group `ids[i]`, in order of arrival.
 
-        A group without rows gets the state of no rows.
+        A group without states gets the state of no rows.
         """
         raise NotImplementedError
 
     def evaluate(self, states: Sequence[Column]) -> Column:
-        """The result of every group."""
+        """Return the result of every group."""
         raise NotImplementedError
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
-        """Spark's aggregates over rows of a group from which `from_partials` makes their state.
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        """Return Spark aggregates from which `from_partials` makes the state of a group.
 
-        `arguments` is SQL. None: rows have to be lifted one by one.
+        `arguments` are SQL expressions. None if rows must be pre-aggregated here.
         """
         return None
 
     def from_partials(self, columns: Sequence[Column]) -> list[Column]:
-        """The states of groups from the columns that `partials` asks for: mostly these columns."""
+        """Return states from the columns of `partial_sql`; by default they are the states."""
         return list(columns)
 
 
 class BagAccumulator(Accumulator):
-    """Reads the values of a group, which have a table of their own.
+    """An aggregate function that reads all values of a group, from a table of their own.
 
-    A row of it is a value with the number of times it is there; `merge` names the kernel that
-    merges these numbers. `in_order` asks for values in the order of their first arrival; with
-    `keeps_order` there is a row for every arrival instead. Rows with NULL in one of the `required`
-    values are left out. `exactly` is the plain aggregate that, over different values, stands in
-    where rows are retracted.
+    A row of that table is a value and how often it occurs; `count_kernel` merges these counts. With
+    `order_sensitive` the values are in order of their first arrival; with `keeps_order` every
+    arrival is a row of its own. Rows with NULL in a required value are left out.
     """
 
-    exactly: ClassVar[type[PlainAccumulator] | None] = None
-    in_order = False
+    # The plain aggregate that is used instead, over distinct values, if rows can be retracted.
+    exact_form: ClassVar[type[PlainAccumulator] | None] = None
+    order_sensitive = False
     keeps_order = False
-    merge = "sum"
+    count_kernel = "sum"
 
     @property
     def values(self) -> tuple[pa.DataType, ...]:
+        """The types of the values."""
         return self.call.arguments
 
     @property
-    def required(self) -> tuple[int, ...]:
+    def required_arguments(self) -> tuple[int, ...]:
+        """The values that must not be NULL for a row to count."""
         return tuple(range(len(self.values)))
 
     def pre_aggregate(
         self, arguments: Sequence[Column], ones: Column
     ) -> tuple[list[Column], Column]:
-        """The values to remember, and the number of each: a weight, which is 1 or −1."""
+        """Return the value of every row and its count: the weight of the row, 1 or −1."""
         return list(arguments), ones
 
     def evaluate_bag(
         self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
     ) -> Column:
-        """The result of every group, also of those without values; no count is below 1."""
+        """Return the result of every group, also of groups without values; counts are positive."""
         raise NotImplementedError
 
-    def partial_keys(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
-        """SQL of the values, by which Spark can group as by further keys, counting rows."""
-        return None
+
+def aggregate_rows(
+    plain: PlainAccumulator, values: Sequence[Column], ids: Ints, groups: int
+) -> Column:
+    """Return the results of a plain accumulator if all rows of the groups are present."""
+    states = plain.pre_aggregate(values, None)
+    if not plain.merge_kernels:
+        return plain.evaluate(plain.combine(states, ids, groups))
+    pairs = zip(states, plain.merge_kernels, strict=True)
+    return plain.evaluate([reduce_groups(state, ids, groups, kernel) for state, kernel in pairs])
 
 
 def overflow_error(call: AggregateCall) -> RunError:
-    """Spark stops a query whose sum does not fit; so do we, with the name of the sum."""
+    """Return the error for a sum that does not fit its type; Spark stops the query too."""
     return RunError(
         "TG-507",
         f"{call.text} overflows {call.result}",
@@ -160,12 +170,12 @@ def overflow_error(call: AggregateCall) -> RunError:
 
 
 def unsupported_call(call: AggregateCall, reason: str, hint: str | None = None) -> RunError:
-    """A call that is rejected when the query is built, not when the first row comes."""
+    """Return the error for a call that cannot run; it is raised when the query is built."""
     return unsupported_error(f"{call.text} {reason}", hint)
 
 
 def require_groupable(call: AggregateCall, why: str) -> None:
-    """Reject arguments whose values cannot be told apart."""
+    """Reject argument types whose values cannot be compared for equality."""
     for kind in call.arguments:
         if not is_groupable(kind):
             hint = "use its parts, or to_json(…), as the argument."
@@ -173,19 +183,5 @@ def require_groupable(call: AggregateCall, why: str) -> None:
 
 
 def require_no_weights(weights: Column | None) -> None:
-    """What cannot retract a row is over the bag of values where rows retract."""
-    assert weights is None, "rows that are retracted need the bag of values"
-
-
-# ---- Vectorised steps that accumulators and tables of groups share.
-
-
-def aggregate_rows(
-    plain: PlainAccumulator, values: Sequence[Column], ids: Ints, groups: int
-) -> Column:
-    """The result of a plain accumulator over rows that are all here."""
-    states = plain.pre_aggregate(values, None)
-    if not plain.merges:
-        return plain.evaluate(plain.combine(states, ids, groups))
-    pairs = zip(states, plain.merges, strict=True)
-    return plain.evaluate([reduce_groups(state, ids, groups, kernel) for state, kernel in pairs])
+    """Check that no rows are retracted from an accumulator that is not retractable."""
+    assert weights is None, "retractions need the values of the group"

@@ -1,4 +1,4 @@
-"""min, max, bool_and, bool_or, bit_and, bit_or, bit_xor, for rows that stay."""
+"""min, max, bool_and, bool_or, bit_and, bit_or, bit_xor, percentiles and mode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FLIP = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
 
 class _Extreme(PlainAccumulator):
-    """Floats are compared as Spark does it: NaN is the largest."""
+    """min or max. Doubles are compared as in Spark: NaN is the largest."""
 
     idempotent = True
     kernel: ClassVar[str]
@@ -45,8 +45,8 @@ class _Extreme(PlainAccumulator):
         super().__init__(call)
         self.argument = call.arguments[0]
         require_sortable(call, self.argument)
-        self.fields = (sortable_type(self.argument),)
-        self.merges = (self.kernel,)
+        self.state_types = (sortable_type(self.argument),)
+        self.merge_kernels = (self.kernel,)
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
@@ -55,11 +55,10 @@ class _Extreme(PlainAccumulator):
     def evaluate(self, states: Sequence[Column]) -> Column:
         return from_sortable(states[0], self.argument)
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         return (f"{self.kernel}({arguments[0]})",)
 
     def from_partials(self, columns: Sequence[Column]) -> list[Column]:
-        # The value that is left of a group is its state.
         return self.pre_aggregate(columns, None)
 
 
@@ -81,7 +80,7 @@ class _AllOrAny(PlainAccumulator):
     """Whether all values, or any of them, are true."""
 
     idempotent = True
-    fields = (pa.bool_(),)
+    state_types = (pa.bool_(),)
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
@@ -94,96 +93,96 @@ class _AllOrAny(PlainAccumulator):
     def evaluate(self, states: Sequence[Column]) -> Column:
         return states[0]
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         return (f"{self.names[0]}({arguments[0]})",)
 
 
 class BoolAnd(_AllOrAny):
-    """bool_and: the smallest of the values."""
+    """bool_and: whether all values are true."""
 
     names = ("bool_and", "every")
-    merges = ("min",)
+    merge_kernels = ("min",)
 
 
 class BoolOr(_AllOrAny):
-    """bool_or: the largest of the values."""
+    """bool_or: whether any value is true."""
 
     names = ("bool_or", "any", "some")
-    merges = ("max",)
+    merge_kernels = ("max",)
 
 
 class _Bits(PlainAccumulator):
-    """Integers, bit by bit."""
+    """A bitwise operation over integers; `neutral` is its result for no values."""
 
-    merge: ClassVar[np.ufunc]
+    ufunc: ClassVar[np.ufunc]
     neutral: ClassVar[int]
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         if not pa.types.is_integer(call.arguments[0]):
             raise unsupported_call(call, f"is not supported over {call.arguments[0]}")
-        self.fields = (call.arguments[0],)
+        self.state_types = (call.arguments[0],)
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         return [arguments[0]]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
-        there = valid_mask(states[0])
-        values, ids = to_ints(states[0])[there], ids[there]
+        valid = valid_mask(states[0])
+        values, ids = to_ints(states[0])[valid], ids[valid]
         merged = np.full(groups, self.neutral, values.dtype)
-        type(self).merge.at(merged, ids, values)
+        type(self).ufunc.at(merged, ids, values)
         return [pa.array(merged, mask=np.bincount(ids, minlength=groups) == 0)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         return states[0]
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         return (f"{self.names[0]}({arguments[0]})",)
 
 
 class BitAnd(_Bits):
-    """bit_and: bits that all values have."""
+    """bit_and: the bits that are set in all values."""
 
     names = ("bit_and",)
     idempotent = True
-    merge = np.bitwise_and
+    ufunc = np.bitwise_and
     neutral = -1
 
 
 class BitOr(_Bits):
-    """bit_or: bits that some value has."""
+    """bit_or: the bits that are set in any value."""
 
     names = ("bit_or",)
     idempotent = True
-    merge = np.bitwise_or
+    ufunc = np.bitwise_or
     neutral = 0
 
 
 class BitXor(_Bits):
-    """bit_xor: bits that an odd number of values has."""
+    """bit_xor: the bits that are set in an odd number of values."""
 
     names = ("bit_xor",)
-    merge = np.bitwise_xor
+    ufunc = np.bitwise_xor
     neutral = 0
 
 
 def require_sortable(call: AggregateCall, kind: pa.DataType) -> None:
-    """Reject what Arrow has no order for."""
+    """Reject types that have no order in Arrow."""
     if pa.types.is_nested(kind):
         hint = "compare one of its fields instead."
         raise unsupported_call(call, f"is not supported: it would compare values of {kind}", hint)
 
 
 def sortable_type(kind: pa.DataType) -> pa.DataType:
-    """A type that Arrow's min and max understand and order as Spark does."""
+    """Return the type of `to_sortable`: one that Arrow orders as Spark does."""
     if pa.types.is_floating(kind) or pa.types.is_duration(kind):
         return pa.int64()
     return kind
 
 
 def to_sortable(column: Column) -> Column:
-    """Doubles as integers of the same order, −0.0 before 0.0, NaN last; durations as integers."""
+    """Convert doubles and durations to integers of the same order: −0.0 before 0.0, NaN last."""
     if pa.types.is_duration(column.type):
         return pc.cast(column, pa.int64())
     if not pa.types.is_floating(column.type):
@@ -197,7 +196,7 @@ def to_sortable(column: Column) -> Column:
 
 
 def from_sortable(column: Column, kind: pa.DataType) -> Column:
-    """The values that `to_sortable` made integers of."""
+    """Convert the results of `to_sortable` back."""
     if pa.types.is_duration(kind):
         return pc.cast(column, kind)
     if not pa.types.is_floating(kind):
@@ -207,14 +206,15 @@ def from_sortable(column: Column, kind: pa.DataType) -> Column:
     return pc.cast(pa.array(doubles, pa.float64(), mask=~valid_mask(column)), kind)
 
 
-# ---- approx_percentile, percentile, median, mode: exact, over values and how often each is there.
+# ---- approx_percentile, percentile, median and mode: exact, from the values and their counts
 
 _ROUND = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
-Pick = Callable[[Ints], Doubles]
+# Returns the elements of all groups at these ranks, one per group.
+Elements = Callable[[Ints], Doubles]
 
 
 class _Fractions(BagAccumulator):
-    """The values at given fractions: an element of the group, or between two of them."""
+    """The values at fractions of the sorted group; `interpolates` between two neighbors."""
 
     interpolates: ClassVar[bool] = True
 
@@ -231,12 +231,12 @@ class _Fractions(BagAccumulator):
         if self.interpolates and len(constants) > 1:
             raise unsupported_call(call, "is not supported with frequencies")
         self.is_array = isinstance(constants[0], Iterable)
-        listed = constants[0] if self.is_array else (constants[0],)
-        self.fractions = tuple(float(fraction) for fraction in listed)
+        fractions = constants[0] if self.is_array else (constants[0],)
+        self.fractions = tuple(float(fraction) for fraction in fractions)
         self.error = 1 / float(constants[1]) if len(constants) > 1 else 1e-4
 
     def fractions_of(self, call: AggregateCall) -> tuple[Any, ...]:
-        """The fraction or fractions, and what follows them."""
+        """Return the fraction or array of fractions, and the literals after it."""
         return call.constants
 
     def pre_aggregate(
@@ -247,7 +247,7 @@ class _Fractions(BagAccumulator):
     def evaluate_bag(
         self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
     ) -> Column:
-        # Spark, too, computes with doubles, whatever the type.
+        # Spark computes with doubles too, for every type.
         doubles = to_doubles(values[0])
         order = np.lexsort((doubles, ids))
         doubles, ends = doubles[order], np.cumsum(counts[order])
@@ -257,21 +257,21 @@ class _Fractions(BagAccumulator):
         starts = np.cumsum(sizes) - sizes
 
         def element(ranks: Ints) -> Doubles:
-            places = np.searchsorted(ends, starts + ranks + 1)
-            picked: Doubles = doubles[np.minimum(places, len(doubles) - 1)]
-            return picked
+            indices = np.searchsorted(ends, starts + ranks + 1)
+            result: Doubles = doubles[np.minimum(indices, len(doubles) - 1)]
+            return result
 
-        there = sizes > 0
+        not_empty = sizes > 0
         columns = [
-            self._at(fraction, sizes, element) if len(doubles) else np.zeros(groups)
+            self._value_at(fraction, sizes, element) if len(doubles) else np.zeros(groups)
             for fraction in self.fractions
         ]
-        return self._result(columns, there)
+        return self._to_result(columns, not_empty)
 
-    def _at(self, fraction: float, sizes: Ints, element: Pick) -> Doubles:
+    def _value_at(self, fraction: float, sizes: Ints, element: Elements) -> Doubles:
         last = np.maximum(sizes - 1, 0)
         if self.interpolates:
-            return _between(fraction * last, element)
+            return _interpolate(fraction * last, element)
         if fraction <= self.error:
             return element(np.zeros_like(last))
         if fraction >= 1 - self.error:
@@ -279,18 +279,18 @@ class _Fractions(BagAccumulator):
         ranks = np.ceil(fraction * sizes).astype(np.int64) - 1
         return element(np.clip(ranks, 0, last))
 
-    def _result(self, columns: list[Doubles], there: Mask) -> Column:
+    def _to_result(self, columns: list[Doubles], valid: Mask) -> Column:
         kind = self.call.result
         if not self.is_array:
-            return from_doubles(columns[0], there, kind)
+            return from_doubles(columns[0], valid, kind)
         flat = np.stack(columns, axis=1).reshape(-1)
-        values = from_doubles(flat, np.repeat(there, len(columns)), kind.value_type)
-        offsets = np.arange(len(there) + 1, dtype=np.int32) * len(columns)
-        return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(~there))
+        values = from_doubles(flat, np.repeat(valid, len(columns)), kind.value_type)
+        offsets = np.arange(len(valid) + 1, dtype=np.int32) * len(columns)
+        return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(~valid))
 
 
 class ApproxPercentile(_Fractions):
-    """approx_percentile: an element of the group, exactly the one at the fraction."""
+    """approx_percentile: the element at the fraction; exact, where Spark approximates."""
 
     names = ("approx_percentile", "percentile_approx")
     constants_from = 1
@@ -298,14 +298,14 @@ class ApproxPercentile(_Fractions):
 
 
 class Percentile(_Fractions):
-    """percentile: at the fraction, or between two neighbours."""
+    """percentile: the value at the fraction, interpolated between two neighbors."""
 
     names = ("percentile",)
     constants_from = 1
 
 
 class Median(_Fractions):
-    """median: the percentile of a half."""
+    """median: the percentile at 0.5."""
 
     names = ("median",)
 
@@ -314,14 +314,14 @@ class Median(_Fractions):
 
 
 class Mode(BagAccumulator):
-    """The value that is there most often; of several the smallest."""
+    """mode: the most frequent value; if there are several, the smallest."""
 
     names = ("mode",)
     constants_from = 1
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        require_groupable(call, "it would tell apart values of")
+        require_groupable(call, "it would compare values of")
         require_sortable(call, call.arguments[0])
         if call.distinct:
             raise unsupported_call(call, "is not supported with DISTINCT")
@@ -334,11 +334,11 @@ class Mode(BagAccumulator):
     def evaluate_bag(
         self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
     ) -> Column:
-        most = np.zeros(groups, np.int64)
-        np.maximum.at(most, ids, counts)
-        often = np.flatnonzero(counts == most[ids])
-        sortable = as_array(to_sortable(values[0])).take(pa.array(often))
-        return from_sortable(reduce_groups(sortable, ids[often], groups, "min"), self.values[0])
+        max_counts = np.zeros(groups, np.int64)
+        np.maximum.at(max_counts, ids, counts)
+        rows = np.flatnonzero(counts == max_counts[ids])
+        sortable = as_array(to_sortable(values[0])).take(pa.array(rows))
+        return from_sortable(reduce_groups(sortable, ids[rows], groups, "min"), self.values[0])
 
 
 def _is_number_like(kind: pa.DataType) -> bool:
@@ -351,14 +351,14 @@ def _is_number_like(kind: pa.DataType) -> bool:
 
 
 def _ends_of_groups(ids: Ints, ends: Ints, groups: int) -> Ints:
-    """How many values there are up to the end of each group; ids ascend."""
-    places = np.searchsorted(ids, np.arange(groups), side="right")
-    padded: Ints = np.concatenate(([0], ends))[places]
-    return padded
+    """Return the number of values up to the end of each group; `ids` ascend."""
+    indices = np.searchsorted(ids, np.arange(groups), side="right")
+    result: Ints = np.concatenate(([0], ends))[indices]
+    return result
 
 
-def _between(position: Doubles, element: Pick) -> Doubles:
-    """Between two neighbours, in proportion; equal ones as they are, also if infinite."""
+def _interpolate(position: Doubles, element: Elements) -> Doubles:
+    """Interpolate between two neighbors; equal ones are not computed with, as they may be ∞."""
     lower, higher = np.floor(position), np.ceil(position)
     below, above = element(lower.astype(np.int64)), element(higher.astype(np.int64))
     with np.errstate(invalid="ignore"):
@@ -367,22 +367,22 @@ def _between(position: Doubles, element: Pick) -> Doubles:
     return result
 
 
-def from_doubles(values: Doubles, there: Mask, kind: pa.DataType) -> pa.Array:
-    """Doubles as the type they came from, cut off as Java does it."""
+def from_doubles(values: Doubles, valid: Mask, kind: pa.DataType) -> pa.Array:
+    """Convert doubles back to the type of the values, truncating as Java does."""
     if pa.types.is_floating(kind):
-        return pa.array(values, mask=~there).cast(kind)
+        return pa.array(values, mask=~valid).cast(kind)
     if pa.types.is_decimal(kind):
-        return pa.array(_decimals(values, there, kind), kind)
+        return pa.array(_to_decimals(values, valid, kind), kind)
     too_large = values >= 2.0**63
     with np.errstate(invalid="ignore"):
-        whole = np.where(too_large, np.iinfo(np.int64).max, np.trunc(values).astype(np.int64))
-    ints = pa.array(whole, mask=~there)
+        truncated = np.where(too_large, np.iinfo(np.int64).max, np.trunc(values).astype(np.int64))
+    ints = pa.array(truncated, mask=~valid)
     return ints.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else ints.cast(kind)
 
 
-def _decimals(values: Doubles, there: Mask, kind: pa.DataType) -> list[Any]:
+def _to_decimals(values: Doubles, valid: Mask, kind: pa.DataType) -> list[Any]:
     quantum = decimal.Decimal(1).scaleb(-kind.scale)
     return [
-        _ROUND.quantize(decimal.Decimal(repr(value)), quantum) if known else None
-        for value, known in zip(values.tolist(), there.tolist(), strict=True)
+        _ROUND.quantize(decimal.Decimal(repr(value)), quantum) if is_valid else None
+        for value, is_valid in zip(values.tolist(), valid.tolist(), strict=True)
     ]

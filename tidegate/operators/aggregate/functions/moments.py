@@ -1,4 +1,4 @@
-"""skewness and kurtosis, of all there is."""
+"""Aggregates from moments: variance, skewness, kurtosis, covariance and linear regression."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from tidegate.operators.kernels.arrays import (
     valid_mask,
 )
 
-# ---- stddev and variance, over samples and populations.
+# ---- stddev and variance, of samples and populations
 
-# Up to so many states of a group are merged one after the other.
-_MOST_TURNS = 100
+# Groups with more states than this are merged in a few steps instead of one state at a time.
+_MAX_SEQUENTIAL_STATES = 100
 
 
 class _Spread(PlainAccumulator):
-    """Keeps the number of values, their mean, and the squares of what they are off the mean.
+    """Keeps the number of values, their mean, and the sum of squared deviations from the mean.
 
-    Means and squares are merged as Chan, Golub and LeVeque do it: no large squares are subtracted,
-    so that values close together far from zero keep their digits.
+    States are merged by the formulas of Chan, Golub and LeVeque. They do not subtract large
+    squares, so values that are close together and far from zero keep their digits.
     """
 
     rounds = True
-    fields = (pa.float64(), pa.float64(), pa.float64())
+    state_types = (pa.float64(), pa.float64(), pa.float64())
     is_sample: ClassVar[bool]
     is_root: ClassVar[bool]
 
@@ -53,18 +53,18 @@ class _Spread(PlainAccumulator):
         values = to_doubles(arguments[0])
         counts = valid_mask(arguments[0]).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            # Zero, or NaN for NaN and ∞, which have no variance.
+            # 0, or NaN for NaN and ∞, whose variance is undefined.
             squares = values - values
         return [pa.array(counts), pa.array(values), pa.array(squares)]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         counts, means, squares = (to_doubles(state) for state in states)
-        turns = _turns(ids, groups)
+        numbers = _number_in_group(ids, groups)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            if len(turns) and turns.max() >= _MOST_TURNS:
-                merged = _at_once(counts, means, squares, ids, groups)
+            if len(numbers) and numbers.max() >= _MAX_SEQUENTIAL_STATES:
+                merged = _merge_at_once(counts, means, squares, ids, groups)
             else:
-                merged = _one_by_one(counts, means, squares, ids, groups, turns)
+                merged = _merge_sequentially(counts, means, squares, ids, groups, numbers)
         return [pa.array(column) for column in merged]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
@@ -75,77 +75,80 @@ class _Spread(PlainAccumulator):
 
 
 class StddevSample(_Spread):
-    """stddev: the root of the variance of a sample."""
+    """stddev: the standard deviation of a sample."""
 
     names = ("stddev_samp", "stddev", "std")
     is_sample, is_root = True, True
 
 
 class StddevPopulation(_Spread):
-    """stddev_pop: the root of the variance of all there is."""
+    """stddev_pop: the standard deviation of a population."""
 
     names = ("stddev_pop",)
     is_sample, is_root = False, True
 
 
 class VarianceSample(_Spread):
-    """variance: of a sample."""
+    """variance: the variance of a sample."""
 
     names = ("var_samp", "variance")
     is_sample, is_root = True, False
 
 
 class VariancePopulation(_Spread):
-    """var_pop: the variance of all there is."""
+    """var_pop: the variance of a population."""
 
     names = ("var_pop",)
     is_sample, is_root = False, False
 
 
-def _turns(ids: Ints, groups: int) -> Ints:
-    """Which row of its group each row is."""
+def _number_in_group(ids: Ints, groups: int) -> Ints:
+    """Number the rows of each group from 0."""
     order = np.argsort(ids, kind="stable")
-    firsts = np.searchsorted(ids[order], np.arange(groups))
-    turns: Ints = np.empty_like(ids)
-    turns[order] = np.arange(len(ids)) - firsts[ids[order]]
-    return turns
+    starts = np.searchsorted(ids[order], np.arange(groups))
+    numbers: Ints = np.empty_like(ids)
+    numbers[order] = np.arange(len(ids)) - starts[ids[order]]
+    return numbers
 
 
-def _one_by_one(
-    counts: Doubles, means: Doubles, squares: Doubles, ids: Ints, groups: int, turns: Ints
+def _merge_sequentially(
+    counts: Doubles, means: Doubles, squares: Doubles, ids: Ints, groups: int, numbers: Ints
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Each state into what came before it: merged again later, it is the same to the bit."""
+    """Merge the states of a group in order of arrival.
+
+    Merging them in several steps, as epochs do, then gives the same result to the last bit.
+    """
     total, mean, spread = (np.zeros(groups) for _ in range(3))
-    for turn in range(int(turns.max(initial=-1)) + 1):
-        rows = np.flatnonzero((turns == turn) & (counts > 0))
-        at = ids[rows]
-        before, more = total[at], counts[rows]
+    for number in range(int(numbers.max(initial=-1)) + 1):
+        rows = np.flatnonzero((numbers == number) & (counts > 0))
+        group = ids[rows]
+        before, more = total[group], counts[rows]
         both = before + more
-        off = means[rows] - mean[at]
-        first = before == 0
-        mean[at] = np.where(first, means[rows], mean[at] + off * (more / both))
-        apart = np.where(first, 0.0, off * off * (before * more / both))
-        spread[at] += squares[rows] + apart
-        total[at] = both
+        delta = means[rows] - mean[group]
+        is_first = before == 0
+        mean[group] = np.where(is_first, means[rows], mean[group] + delta * (more / both))
+        between = np.where(is_first, 0.0, delta * delta * (before * more / both))
+        spread[group] += squares[rows] + between
+        total[group] = both
     return total, mean, spread
 
 
-def _at_once(
+def _merge_at_once(
     counts: Doubles, means: Doubles, squares: Doubles, ids: Ints, groups: int
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Many states of a group in a few steps."""
+    """Merge many states of a group in a few vectorized steps."""
     total = np.bincount(ids, counts, groups).astype(np.float64)
     divisor = np.maximum(total, 1)
     mean = np.bincount(ids, counts * means, groups) / divisor
-    off = means - mean[ids]
-    # What rounding the mean left over, once more.
-    rest = np.bincount(ids, counts * off, groups) / divisor
-    spread = np.bincount(ids, squares + counts * off * off, groups) - total * rest * rest
+    delta = means - mean[ids]
+    # The rounding error of the mean, as a correction.
+    rest = np.bincount(ids, counts * delta, groups) / divisor
+    spread = np.bincount(ids, squares + counts * delta * delta, groups) - total * rest * rest
     return total, mean + rest, np.maximum(spread, 0)
 
 
 def require_numbers(call: AggregateCall) -> None:
-    """Spark casts texts by rules of its own; that is left to Spark."""
+    """Reject arguments that are not numbers: casting text is left to Spark, which has its rules."""
     for kind in call.arguments:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_decimal(kind)):
             hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
@@ -156,44 +159,48 @@ def _is_decimal(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(kind))
 
 
-# ---- Merging the states of a group two by two, for aggregates whose merge is a formula of two.
+# ---- Merging the states of a group pairwise, for aggregates that define how to merge two states
 
-# A state of several groups: the number of values first, then what is kept of them.
+# The columns of states; the first is the number of values.
 State = Sequence[Doubles]
 
 
 def merge_pairwise(
     states: State, ids: Ints, groups: int, merge: Callable[[State, State], State]
 ) -> list[Doubles]:
-    """One state per group: neighbours are merged until one is left, so that little is rounded."""
+    """Merge adjacent states of a group until one is left, which keeps rounding errors small."""
     order = np.argsort(ids, kind="stable")
     order = order[states[0][order] > 0]
-    kept, left = [column[order] for column in states], ids[order]
+    columns, column_ids = [column[order] for column in states], ids[order]
     while True:
-        turns = np.arange(len(left)) - np.searchsorted(left, left)
-        seconds = np.flatnonzero(turns % 2 == 1)
+        numbers = np.arange(len(column_ids)) - np.searchsorted(column_ids, column_ids)
+        seconds = np.flatnonzero(numbers % 2 == 1)
         if not len(seconds):
             break
         firsts = seconds - 1
-        both = merge([column[firsts] for column in kept], [column[seconds] for column in kept])
-        for column, merged in zip(kept, both, strict=True):
+        pairs = [column[firsts] for column in columns], [column[seconds] for column in columns]
+        for column, merged in zip(columns, merge(*pairs), strict=True):
             column[firsts] = merged
-        stay = turns % 2 == 0
-        kept, left = [column[stay] for column in kept], left[stay]
+        remaining = numbers % 2 == 0
+        columns, column_ids = [column[remaining] for column in columns], column_ids[remaining]
     result = [np.zeros(groups) for _ in states]
-    for column, values in zip(result, kept, strict=True):
-        column[left] = values
+    for column, values in zip(result, columns, strict=True):
+        column[column_ids] = values
     return result
 
 
-class _Moments(PlainAccumulator):
-    """Keeps the number of values, their mean, and the sums of the powers of what they are off it.
+# ---- skewness and kurtosis
 
-    They are merged by the formulas of Chan and Pébay, as in Spark: equal values stay at zero.
+
+class _Moments(PlainAccumulator):
+    """Keeps the number of values, their mean, and sums of powers of the deviations from the mean.
+
+    States are merged by the formulas of Chan and Pébay, as in Spark: for equal values the sums
+    remain exactly zero.
     """
 
     rounds = True
-    fields = (pa.float64(),) * 5
+    state_types = (pa.float64(),) * 5
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
@@ -204,30 +211,30 @@ class _Moments(PlainAccumulator):
         values = to_doubles(arguments[0])
         counts = valid_mask(arguments[0]).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            # Zero, or NaN for NaN and ∞, which have no moments.
+            # 0, or NaN for NaN and ∞, whose moments are undefined.
             powers = pa.array(values - values)
         return [pa.array(counts), pa.array(values), powers, powers, powers]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         doubles = [to_doubles(state) for state in states]
         with np.errstate(invalid="ignore", over="ignore"):
-            merged = merge_pairwise(doubles, ids, groups, _merged_moments)
+            merged = merge_pairwise(doubles, ids, groups, _merge_moments)
         return [pa.array(column) for column in merged]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         count, _, second, third, fourth = (to_doubles(state) for state in states)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             result = self.shape(count, second, third, fourth)
-        # Values that are all equal have no shape.
+        # Equal values have neither skewness nor kurtosis.
         return pa.array(result, mask=(count == 0) | (second == 0))
 
     def shape(self, count: Doubles, second: Doubles, third: Doubles, fourth: Doubles) -> Doubles:
-        """The result from the sums of powers."""
+        """Return the result from the sums of powers."""
         raise NotImplementedError
 
 
 class Skewness(_Moments):
-    """skewness: how far the values lean to one side."""
+    """skewness: the asymmetry of the values about their mean."""
 
     names = ("skewness",)
 
@@ -237,7 +244,7 @@ class Skewness(_Moments):
 
 
 class Kurtosis(_Moments):
-    """kurtosis: how heavy the tails are; 0 for a normal distribution."""
+    """kurtosis: the weight of the tails, 0 for a normal distribution."""
 
     names = ("kurtosis",)
 
@@ -245,36 +252,36 @@ class Kurtosis(_Moments):
         return count * fourth / (second * second) - 3.0
 
 
-def _merged_moments(one: State, other: State) -> State:
+def _merge_moments(one: State, other: State) -> State:
     n, mean, second, third, fourth = one
     m, _, second_m, third_m, fourth_m = other
     both = n + m
-    off = other[1] - mean
-    step = off / both
+    delta = other[1] - mean
+    step = delta / both
     return (
         both,
         mean + step * m,
-        second + second_m + off * step * n * m,
+        second + second_m + delta * step * n * m,
         third
         + third_m
-        + step * step * off * n * m * (n - m)
+        + step * step * delta * n * m * (n - m)
         + 3 * step * (n * second_m - m * second),
         fourth
         + fourth_m
-        + step * step * step * off * n * m * (n * n - n * m + m * m)
+        + step * step * step * delta * n * m * (n * n - n * m + m * m)
         + 6 * step * step * (n * n * second_m + m * m * second)
         + 4 * step * (n * third_m - m * third),
     )
 
 
-# ---- Aggregates of two columns: corr, covar_pop, covar_samp, and the regr_ family.
+# ---- Aggregates of two columns: corr, covar_pop, covar_samp and regr_…
 
 _BOTH = (0, 1)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The pairs of every group: `yy`, `xx` and `xy` are sums of products about the means."""
+    """The state of every group; `yy`, `xx` and `xy` are sums of products of deviations."""
 
     count: Doubles
     mean_y: Doubles
@@ -294,59 +301,60 @@ class Fit:
 
 
 class _Pairs(PlainAccumulator):
-    """Keeps the number of pairs (y, x), both means, and the sums of products of what is off them.
+    """Keeps the number of pairs (y, x), both means, and sums of products of the deviations.
 
-    A pair counts if neither side is NULL. They are merged as Chan does it: equal values stay at 0.
+    A pair counts if neither value is NULL. States are merged by Chan's formula: for equal values
+    the sums remain exactly zero.
     """
 
     rounds = True
-    fields = (pa.float64(),) * 6
+    state_types = (pa.float64(),) * 6
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_numbers(call)
 
     @property
-    def required(self) -> tuple[int, ...]:
+    def required_arguments(self) -> tuple[int, ...]:
         return _BOTH
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         y, x = (to_doubles(argument) for argument in arguments)
-        counts = _both_there(arguments).astype(np.float64)
+        counts = _both_valid(arguments).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            # Zero, or NaN for NaN and ∞, which have no spread.
+            # 0, or NaN for NaN and ∞, whose deviations are undefined.
             products = (y - y, x - x, (y - y) * (x - x))
         return [pa.array(column) for column in (counts, y, x, *products)]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         doubles = [to_doubles(state) for state in states]
         with np.errstate(invalid="ignore", over="ignore"):
-            merged = merge_pairwise(doubles, ids, groups, _merged_comoments)
+            merged = merge_pairwise(doubles, ids, groups, _merge_comoments)
         return [pa.array(column) for column in merged]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         fit = Fit(*(to_doubles(state) for state in states))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            result = self.answer(fit)
+            result = self.compute(fit)
         return pa.array(result, mask=(fit.count == 0) | self.is_null(fit))
 
-    def answer(self, fit: Fit) -> Doubles:
-        """The result of every group that has one."""
+    def compute(self, fit: Fit) -> Doubles:
+        """Return the result of every group; it may be undefined where `is_null` is true."""
         raise NotImplementedError
 
     def is_null(self, fit: Fit) -> Mask:
-        """The groups whose pairs are too few, or do not differ."""
+        """Return the groups without a result: too few pairs, or all pairs are equal."""
         null: Mask = fit.count == 0
         return null
 
 
 class Correlation(_Pairs):
-    """corr(y, x): Pearson's coefficient."""
+    """corr(y, x): Pearson's correlation coefficient."""
 
     names = ("corr",)
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.correlation
 
     def is_null(self, fit: Fit) -> Mask:
@@ -355,11 +363,11 @@ class Correlation(_Pairs):
 
 
 class CovariancePopulation(_Pairs):
-    """covar_pop(y, x): the covariance of all there is."""
+    """covar_pop(y, x): the covariance of a population."""
 
     names = ("covar_pop",)
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.xy / fit.count
 
 
@@ -368,7 +376,7 @@ class CovarianceSample(_Pairs):
 
     names = ("covar_samp",)
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.xy / (fit.count - 1)
 
     def is_null(self, fit: Fit) -> Mask:
@@ -377,11 +385,11 @@ class CovarianceSample(_Pairs):
 
 
 class RegrSlope(_Pairs):
-    """regr_slope(y, x): of the line that fits best."""
+    """regr_slope(y, x): the slope of the regression line."""
 
     names = ("regr_slope",)
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.slope
 
     def is_null(self, fit: Fit) -> Mask:
@@ -390,11 +398,11 @@ class RegrSlope(_Pairs):
 
 
 class RegrIntercept(_Pairs):
-    """regr_intercept(y, x): where the line that fits best is at x = 0."""
+    """regr_intercept(y, x): the value of the regression line at x = 0."""
 
     names = ("regr_intercept",)
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.mean_y - fit.slope * fit.mean_x
 
     def is_null(self, fit: Fit) -> Mask:
@@ -403,11 +411,11 @@ class RegrIntercept(_Pairs):
 
 
 class RegrR2(_Pairs):
-    """regr_r2(y, x): how much of y the line explains; all of it where y is always the same."""
+    """regr_r2(y, x): the coefficient of determination, 1 if all y are equal."""
 
     names = ("regr_r2",)
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return np.where(fit.yy == 0, 1.0, fit.correlation * fit.correlation)
 
     def is_null(self, fit: Fit) -> Mask:
@@ -416,92 +424,92 @@ class RegrR2(_Pairs):
 
 
 class RegrSxx(_Pairs):
-    """regr_sxx(y, x): the sum of squares of x about its mean."""
+    """regr_sxx(y, x): the sum of squared deviations of x."""
 
     names = ("regr_sxx",)
-    instead_of_distinct = "select the pairs with SELECT DISTINCT in a subquery first."
+    distinct_hint = "select the pairs with SELECT DISTINCT in a subquery first."
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.xx
 
 
 class RegrSyy(_Pairs):
-    """regr_syy(y, x): the sum of squares of y about its mean."""
+    """regr_syy(y, x): the sum of squared deviations of y."""
 
     names = ("regr_syy",)
-    instead_of_distinct = RegrSxx.instead_of_distinct
+    distinct_hint = RegrSxx.distinct_hint
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.yy
 
 
 class RegrSxy(_Pairs):
-    """regr_sxy(y, x): the sum of products about the means."""
+    """regr_sxy(y, x): the sum of products of the deviations."""
 
     names = ("regr_sxy",)
 
-    def answer(self, fit: Fit) -> Doubles:
+    def compute(self, fit: Fit) -> Doubles:
         return fit.xy
 
 
 class RegrCount(Count):
-    """regr_count(y, x): pairs in which nothing is NULL."""
+    """regr_count(y, x): pairs in which neither value is NULL."""
 
     names = ("regr_count",)
 
 
 class _AverageOfPairs(Average):
-    """The average of one side of the pairs in which nothing is NULL."""
+    """The average of one value of the pairs in which neither is NULL."""
 
-    side: ClassVar[int]
-    instead_of_distinct = RegrSxx.instead_of_distinct
+    argument: ClassVar[int]
+    distinct_hint = RegrSxx.distinct_hint
 
     def __init__(self, call: AggregateCall) -> None:
-        super().__init__(replace(call, arguments=(call.arguments[self.side],)))
+        super().__init__(replace(call, arguments=(call.arguments[self.argument],)))
         require_numbers(call)
 
     @property
-    def required(self) -> tuple[int, ...]:
+    def required_arguments(self) -> tuple[int, ...]:
         return _BOTH
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         return super().pre_aggregate(
-            [null_unless(arguments[self.side], _both_there(arguments))], weights
+            [null_unless(arguments[self.argument], _both_valid(arguments))], weights
         )
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
-        mine, other = arguments[self.side], arguments[1 - self.side]
-        return super().partials([f"CASE WHEN ({other}) IS NOT NULL THEN {mine} END"])
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        value, other = arguments[self.argument], arguments[1 - self.argument]
+        return super().partial_sql([f"CASE WHEN ({other}) IS NOT NULL THEN {value} END"])
 
 
 class RegrAvgY(_AverageOfPairs):
     """regr_avgy(y, x): the average of y."""
 
     names = ("regr_avgy",)
-    side = 0
+    argument = 0
 
 
 class RegrAvgX(_AverageOfPairs):
     """regr_avgx(y, x): the average of x."""
 
     names = ("regr_avgx",)
-    side = 1
+    argument = 1
 
 
-def _both_there(arguments: Sequence[Column]) -> Mask:
+def _both_valid(arguments: Sequence[Column]) -> Mask:
     return valid_mask(arguments[0]) & valid_mask(arguments[1])
 
 
-def _merged_comoments(one: State, other: State) -> State:
+def _merge_comoments(one: State, other: State) -> State:
     n, y, x, yy, xx, xy = one
     m, y_m, x_m, yy_m, xx_m, xy_m = other
     both = n + m
-    off_y, off_x, weight = y_m - y, x_m - x, n * m / both
+    delta_y, delta_x, weight = y_m - y, x_m - x, n * m / both
     return (
         both,
-        y + off_y * (m / both),
-        x + off_x * (m / both),
-        yy + yy_m + off_y * off_y * weight,
-        xx + xx_m + off_x * off_x * weight,
-        xy + xy_m + off_x * off_y * weight,
+        y + delta_y * (m / both),
+        x + delta_x * (m / both),
+        yy + yy_m + delta_y * delta_y * weight,
+        xx + xx_m + delta_x * delta_x * weight,
+        xy + xy_m + delta_x * delta_y * weight,
     )

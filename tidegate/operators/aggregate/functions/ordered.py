@@ -1,4 +1,4 @@
-"""Aggregates that pick one row of a group: first, last, any_value, min_by, max_by."""
+"""Aggregates that depend on the order of arrival: first, min_by, nth_value, collect_list, …"""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ from tidegate.operators.kernels.arrays import (
 )
 from tidegate.operators.kernels.keys import canonicalize
 
+# Picks one of the candidate rows of every group.
 Pick = Callable[[Ints, int, Mask], Ints]
 
 
 def skips_nulls(constants: Sequence[object], default: bool) -> bool:
-    """The literal behind the argument of first, last and the like."""
+    """Return whether a call ignores NULL, which is its first literal."""
     return bool(constants[0]) if constants else default
 
 
 class _ByArrival(PlainAccumulator):
-    """The value that came first or last; NULL is one unless the call ignores it."""
+    """The value that arrived first or last; NULL counts unless the call ignores it."""
 
     idempotent = True
-    in_order = True
+    order_sensitive = True
     constants_from = 1
     pick: ClassVar[Pick]
 
@@ -59,9 +60,9 @@ class _ByArrival(PlainAccumulator):
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        self.fields = (call.arguments[0], pa.bool_())
+        self.state_types = (call.arguments[0], pa.bool_())
         self.skips_nulls = skips_nulls(call.constants, default=False)
-        self.null_place = 0 if self.skips_nulls else None
+        self.null_argument = 0 if self.skips_nulls else None
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
@@ -73,36 +74,36 @@ class _ByArrival(PlainAccumulator):
         return [value, pa.array(np.ones(len(value), np.bool_))]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
-        there = to_flags(states[1])
-        places = type(self).pick(ids, groups, there)
-        return [take_or_null(states[0], places), pa.array(places >= 0)]
+        candidates = to_flags(states[1])
+        rows = type(self).pick(ids, groups, candidates)
+        return [take_or_null(states[0], rows), pa.array(rows >= 0)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
-        # A lone row that the filter leaves out still has its value.
+        # The state of a single row has its value even if FILTER leaves the row out.
         return null_unless(states[0], to_flags(states[1]))
 
 
 class First(_ByArrival):
-    """first: the value that came first."""
+    """first: the value that arrived first."""
 
     names = ("first", "first_value", "any_value")
     pick = first_rows
 
 
 class Last(_ByArrival):
-    """last: the value that came last."""
+    """last: the value that arrived last."""
 
     names = ("last", "last_value")
     pick = last_rows
 
 
 class _ExtremeBy(PlainAccumulator):
-    """The value beside the smallest or largest; of several the earliest."""
+    """The value of the row with the smallest or largest order; of several the earliest."""
 
     idempotent = True
-    in_order = True
+    order_sensitive = True
     constants_from = 2
-    null_place = 1
+    null_argument = 1
     kernel: ClassVar[str]
 
     @classmethod
@@ -115,7 +116,7 @@ class _ExtremeBy(PlainAccumulator):
             raise unsupported_call(call, "is not supported with a literal: it takes two columns")
         value, order = call.arguments
         require_sortable(call, order)
-        self.fields = (value, sortable_type(order))
+        self.state_types = (value, sortable_type(order))
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
@@ -125,63 +126,59 @@ class _ExtremeBy(PlainAccumulator):
         value, order = states[0], as_array(states[1])
         best = reduce_groups(order, ids, groups, self.kernel)
         is_best = to_flags(pc.equal(order, best.take(pa.array(ids))))
-        places = first_rows(ids, groups, is_best)
-        return [take_or_null(value, places), best]
+        rows = first_rows(ids, groups, is_best)
+        return [take_or_null(value, rows), best]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
-        # A lone row without an order still has its value.
+        # The state of a single row has its value even if its order is NULL.
         return null_unless(states[0], valid_mask(states[1]))
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         value, order = arguments
         return (f"{self.kernel}_by({value}, {order})", f"{self.kernel}({order})")
 
     def from_partials(self, columns: Sequence[Column]) -> list[Column]:
-        # The row that is left of a group is its state.
         return self.pre_aggregate(columns, None)
 
 
 class MinBy(_ExtremeBy):
-    """min_by: the value beside the smallest."""
+    """min_by: the value of the row with the smallest order."""
 
     names = ("min_by",)
     kernel = "min"
 
 
 class MaxBy(_ExtremeBy):
-    """max_by: the value beside the largest."""
+    """max_by: the value of the row with the largest order."""
 
     names = ("max_by",)
     kernel = "max"
 
 
-# ---- The nth value of a frame, counted from its first row or from its last.
+# ---- The nth value of a frame, counted from its first or its last row
 
 
 class NthValue(PlainAccumulator):
-    """nth_value(x, n): the constants are n, and whether NULL does not count.
-
-    It keeps the first n values, and no more.
-    """
+    """nth_value(x, n): keeps the first n values. The constants are n and whether to ignore NULL."""
 
     names: ClassVar[tuple[str, ...]] = ("nth_value",)
-    in_order = True
+    order_sensitive = True
     from_end: ClassVar[bool] = False
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        self.fields = (pa.list_(call.arguments[0]),)
+        self.state_types = (pa.list_(call.arguments[0]),)
         self.nth = int(call.constants[0])
         self.skips_nulls = bool(call.constants[1])
-        self.null_place = 0 if self.skips_nulls else None
+        self.null_argument = 0 if self.skips_nulls else None
         assert self.nth >= 1, "values are counted from 1"
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         value = as_array(arguments[0])
-        there = valid_mask(value) if self.skips_nulls else np.ones(len(value), np.bool_)
-        kept = value if there.all() else value.filter(pa.array(there))
-        return [self._lists(there.astype(np.int64), kept)]
+        counted = valid_mask(value) if self.skips_nulls else np.ones(len(value), np.bool_)
+        values = value if counted.all() else value.filter(pa.array(counted))
+        return [_to_lists(counted, values, self.state_types[0])]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         lists = as_array(states[0])
@@ -190,46 +187,36 @@ class NthValue(PlainAccumulator):
         lengths = _list_lengths(lists)
         counts = np.bincount(ids[order], lengths, groups).astype(np.int64)
         ends = np.cumsum(counts)
-        # Which value of its group each is, from the side that counts.
-        turns = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
+        # The index of each value in its group, from the first or from the last value.
+        indices = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
         if self.from_end:
-            turns = np.repeat(counts, counts) - 1 - turns
-        values = lists.flatten().filter(pa.array(turns < self.nth))
-        return [self._lists(np.minimum(counts, self.nth), values)]
+            indices = np.repeat(counts, counts) - 1 - indices
+        values = lists.flatten().filter(pa.array(indices < self.nth))
+        return [_to_lists(np.minimum(counts, self.nth), values, self.state_types[0])]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         lists = as_array(states[0])
         lengths = _list_lengths(lists)
-        begins = np.cumsum(lengths) - lengths
-        places = begins + (lengths - self.nth if self.from_end else self.nth - 1)
-        return lists.flatten().take(pa.array(places, mask=lengths < self.nth))
-
-    def _lists(self, lengths: Ints, values: pa.Array) -> pa.Array:
-        offsets = np.zeros(len(lengths) + 1, np.int32)
-        np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets), values, type=self.fields[0])
+        starts = np.cumsum(lengths) - lengths
+        indices = starts + (lengths - self.nth if self.from_end else self.nth - 1)
+        return lists.flatten().take(pa.array(indices, mask=lengths < self.nth))
 
 
 class NthValueFromEnd(NthValue):
-    """lag(x, n) IGNORE NULLS over the rows before: the nth of them from the last."""
+    """lag(x, n) IGNORE NULLS: the nth value from the end of a frame of the preceding rows."""
 
     names = ("lag",)
     from_end = True
 
 
-def _list_lengths(lists: pa.Array) -> Ints:
-    filled = lists.value_lengths().fill_null(0)
-    return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)
-
-
-# ---- collect_list, array_agg, string_agg: the values in the order they came in.
+# ---- collect_list, array_agg, string_agg: the values in order of arrival
 
 
 class CollectList(PlainAccumulator):
-    """The values of a group as a list, empty if there are none."""
+    """collect_list: the values of a group, an empty list if there are none."""
 
     names: ClassVar[tuple[str, ...]] = ("collect_list", "array_agg")
-    in_order = True
+    order_sensitive = True
     constants_from: ClassVar[int | None] = 1
 
     @classmethod
@@ -238,49 +225,49 @@ class CollectList(PlainAccumulator):
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        self.fields = (pa.list_(call.arguments[0]),)
+        self.state_types = (pa.list_(call.arguments[0]),)
         self.skips_nulls = skips_nulls(call.constants, default=True)
-        self.null_place = 0 if self.skips_nulls else None
+        self.null_argument = 0 if self.skips_nulls else None
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         value = as_array(arguments[0])
-        there = np.ones(len(value), np.bool_)
+        counted = np.ones(len(value), np.bool_)
         if self.skips_nulls:
-            there = valid_mask(value)
+            counted = valid_mask(value)
         elif self.call.filtered:
-            there = to_flags(arguments[1])
-        kept = value if there.all() else value.filter(pa.array(there))
-        return [_lists(there, kept, self.fields[0])]
+            counted = to_flags(arguments[1])
+        values = value if counted.all() else value.filter(pa.array(counted))
+        return [_to_lists(counted, values, self.state_types[0])]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         lists = as_array(states[0])
-        # Stable, so that lists of a group follow each other as they came.
+        # A stable sort keeps the lists of a group in order of arrival.
         order = np.argsort(ids, kind="stable")
         values = lists.take(pa.array(order)).flatten()
-        merged = np.bincount(ids, _lengths(lists), groups).astype(np.int64)
-        return [_lists(merged, values, self.fields[0])]
+        merged_lengths = np.bincount(ids, _list_lengths(lists), groups).astype(np.int64)
+        return [_to_lists(merged_lengths, values, self.state_types[0])]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         lists = as_array(states[0])
         if not lists.null_count:
             return lists
-        return _lists(_lengths(lists), lists.flatten(), self.fields[0])
+        return _to_lists(_list_lengths(lists), lists.flatten(), self.state_types[0])
 
 
 class CollectSet(CollectList):
-    """collect_set: different values, in the order they first came in."""
+    """collect_set: the distinct values, in order of their first arrival."""
 
     names = ("collect_set",)
     constants_from = None
-    once = True
+    always_distinct = True
 
 
 class StringAgg(PlainAccumulator):
-    """string_agg, listagg: the values with a separator in between, NULL if there are none."""
+    """string_agg, listagg: the values joined by a separator, NULL if there are none."""
 
     names = ("string_agg", "listagg")
-    in_order = True
+    order_sensitive = True
     constants_from = 1
 
     def __init__(self, call: AggregateCall) -> None:
@@ -290,7 +277,7 @@ class StringAgg(PlainAccumulator):
             hint = "cast the argument: CAST(… AS STRING)."
             raise unsupported_call(call, f"is not supported over {kind}", hint)
         self.lists = CollectList(replace(call, constants=()))
-        self.fields = self.lists.fields
+        self.state_types = self.lists.state_types
         separator = call.constants[0] if call.constants else None
         empty = "" if pa.types.is_string(kind) else b""
         self.separator = pa.scalar(empty if separator is None else separator, kind)
@@ -308,12 +295,12 @@ class StringAgg(PlainAccumulator):
         return pc.if_else(empty, pa.scalar(None, joined.type), joined)
 
 
-def _lengths(lists: pa.Array) -> Ints:
-    lengths: Ints = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
-    return lengths
+def _list_lengths(lists: pa.Array) -> Ints:
+    filled = lists.value_lengths().fill_null(0)
+    return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _lists(lengths: npt.NDArray[np.generic], values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _to_lists(lengths: npt.NDArray[np.generic], values: pa.Array, kind: pa.DataType) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind)

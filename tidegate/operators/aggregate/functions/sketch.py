@@ -1,4 +1,4 @@
-"""approx_count_distinct: HyperLogLog, its registers kept as rows."""
+"""approx_count_distinct: HyperLogLog, with one row per register."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _BITS = 64
 
 
 class ApproxCountDistinct(BagAccumulator):
-    """Counts different values within a relative standard deviation, in bounded space.
+    """Estimates the number of distinct values within a relative standard deviation.
 
-    A value's hash picks a register, which keeps the longest run of zeros it saw. The estimator is
-    the one of Ertl (2017), which needs no tables of corrections from small to large numbers; it is
-    not Spark's, whose estimate for the same values is another one of the same quality.
+    The hash of a value selects a register, which keeps the longest run of zeros. The estimator is
+    Ertl's (2017), which needs no correction tables. Spark uses a different one, so its estimate for
+    the same values differs, with the same accuracy.
     """
 
     names = ("approx_count_distinct",)
     constants_from = 1
-    # Registers forget what they saw, so where rows are retracted values are counted exactly.
-    exactly = Count
+    # Registers cannot retract, so with retractions values are counted exactly.
+    exact_form = Count
 
-    merge = "max"
+    count_kernel = "max"
     values = (pa.int32(),)
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        require_groupable(call, "it would tell apart values of")
+        require_groupable(call, "it would compare values of")
         deviation = float(call.constants[0]) if call.constants else 0.05
         self.precision = max(4, math.ceil(2 * math.log2(1.106 / deviation)))
 
@@ -51,11 +51,11 @@ class ApproxCountDistinct(BagAccumulator):
         array = as_array(arguments[0])
         hashes = hash_rows([array], len(array)).view(np.uint64)
         registers = (hashes >> np.uint64(_BITS - self.precision)).astype(np.int32)
-        # A one behind the rest of the hash ends every run.
+        # A one bit after the hash ends every run of zeros.
         rest = (hashes << np.uint64(self.precision)) | np.uint64(1 << (self.precision - 1))
         runs = _leading_zeros(rest) + 1
-        missing = pc.is_null(array).to_numpy(zero_copy_only=False)
-        return [pa.array(registers, mask=missing)], pa.array(runs)
+        null_mask = pc.is_null(array).to_numpy(zero_copy_only=False)
+        return [pa.array(registers, mask=null_mask)], pa.array(runs)
 
     def evaluate_bag(
         self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
@@ -72,7 +72,7 @@ class ApproxCountDistinct(BagAccumulator):
 
 
 def _leading_zeros(bits: Hashes) -> Ints:
-    """Zeros before the first one; no value is zero."""
+    """Count the zeros before the first one bit; no value is zero."""
     zeros = np.zeros(len(bits), np.int64)
     for width in (32, 16, 8, 4, 2, 1):
         small = bits < np.uint64(1 << (_BITS - width))
@@ -82,25 +82,25 @@ def _leading_zeros(bits: Hashes) -> Ints:
 
 
 def _sigma(x: Doubles) -> Doubles:
-    """x + Σ x^(2^k) 2^(k−1): what empty registers say. Infinite for 1, nothing seen."""
+    """Return x + Σ x^(2^k) 2^(k−1), the term of empty registers; infinite if all are empty."""
     total, power, factor = x.copy(), x.copy(), 1.0
     for _ in range(_BITS):
         power = power * power
-        grown = total + power * factor
-        if np.array_equal(grown, total):
+        new_total = total + power * factor
+        if np.array_equal(new_total, total):
             break
-        total, factor = grown, factor * 2
+        total, factor = new_total, factor * 2
     return np.where(x >= 1, np.inf, total)
 
 
 def _tau(x: Doubles) -> Doubles:
-    """(1 − x − Σ (1 − x^(2^−k))² 2^(−k)) / 3: what full registers say."""
+    """Return (1 − x − Σ (1 − x^(2^−k))² 2^(−k)) / 3, the term of full registers."""
     total, root, factor = 1 - x, x.copy(), 1.0
     for _ in range(_BITS):
         root = np.sqrt(root)
         factor /= 2
-        less = total - (1 - root) ** 2 * factor
-        if np.array_equal(less, total):
+        new_total = total - (1 - root) ** 2 * factor
+        if np.array_equal(new_total, total):
             break
-        total = less
+        total = new_total
     return np.where((x == 0) | (x == 1), 0.0, total / 3)

@@ -1,4 +1,4 @@
-"""count, count_if, sum, avg."""
+"""count, count_if, sum and avg."""
 
 from __future__ import annotations
 
@@ -30,74 +30,79 @@ from tidegate.operators.kernels.arrays import (
     with_nulls,
 )
 
-# ---- Exact sums of doubles: whatever is added or retracted, in any order and split, nothing drifts.
+# ---- Exact sums of doubles: the same result for any order and split of additions and retractions
 #
-# A sum is kept as a list of doubles whose exact sum it is: digits to the base 2³², each a multiple of
-# its place and at most half of the next, so that they do not overlap. Adding the digits of up to 2²⁰
-# values at one place stays below 2⁵³ units and is exact in a double, whatever the order. NaN and the
-# infinities are counted beside it. The value is the exact sum of all that is there, rounded once to
-# the nearest double; Spark, which rounds after each addition, may differ from it in the last bits.
+# A sum is a list of doubles with that exact sum: digits to the base 2³². Each digit is a multiple
+# of its place value and at most half of the next one, so digits do not overlap. Adding up to 2²⁰
+# digits of one place stays below 2⁵³ units, so it is exact in a double in any order. NaN and
+# infinities are counted separately. The result is the exact sum, rounded once to the nearest
+# double; Spark rounds after every addition, so the last bits may differ.
 
 _DIGIT_BITS = 32
-# So many values can be added up at one place.
-_MOST_ROWS = 2**20
-# Places end at 2⁹⁶⁰, where a double still has room for sums; what is larger is counted in units.
-_HIGHEST = 30
-_TOP_BITS = (_HIGHEST + 1) * _DIGIT_BITS
+# This many digits of a place can be added exactly.
+_MAX_ADDENDS = 2**20
+# The highest place is 2⁹⁶⁰: its digits leave room for sums. Multiples of 2⁹⁹² are counted as an
+# integer ("top").
+_HIGHEST_PLACE = 30
+_TOP_BITS = (_HIGHEST_PLACE + 1) * _DIGIT_BITS
 _LIST = pa.list_(pa.float64())
+# Digits of every group, by place.
 Digits = dict[int, Doubles]
 
 
 class ExactTotal:
-    """The digits of a sum, how many 2⁹⁹² go beside them, and how many NaN, ∞ and −∞."""
+    """The digits of a sum, its multiples of 2⁹⁹², and the numbers of NaN, ∞ and −∞."""
 
-    fields = (_LIST, pa.int64(), pa.int64(), pa.int64(), pa.int64())
-    merges = ()
+    state_types = (_LIST, pa.int64(), pa.int64(), pa.int64(), pa.int64())
+    merge_kernels = ()
 
     def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         doubles = as_array(pc.fill_null(pc.cast(values, pa.float64()), 0.0))
         doubles = doubles.to_numpy(zero_copy_only=False)
         signs = np.ones(len(doubles), np.int64) if weights is None else to_ints(weights)
         finite = np.isfinite(doubles)
-        there = finite & (doubles != 0)
-        digits, top = _without_top(doubles[there] * signs[there])
+        has_digit = finite & (doubles != 0)
+        digits, top = _split_top(doubles[has_digit] * signs[has_digit])
         tops = np.zeros(len(doubles), np.int64)
-        tops[there] = top
-        specials = _specials(doubles, signs, finite)
-        return [_lists(there, digits), *(pa.array(ints) for ints in (tops, *specials))]
+        tops[has_digit] = top
+        specials = _count_specials(doubles, signs, finite)
+        return [_lists(has_digit, digits), *(pa.array(ints) for ints in (tops, *specials))]
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
-        """The digits of each group added up, with carries."""
+        """Add up the digits of each group."""
         lists = as_array(states[0])
         lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
         values = lists.flatten().to_numpy(zero_copy_only=False)
-        digits, carried = digit_sums(values, np.repeat(ids, lengths), groups)
+        digits, carry = digit_sums(values, np.repeat(ids, lengths), groups)
         top, *specials = (sum_groups(state, ids, groups) for state in states[1:])
-        places = np.zeros((groups, len(digits)))
+        matrix = np.zeros((groups, len(digits)))
         for column, place in enumerate(sorted(digits, reverse=True)):
-            places[:, column] = digits[place]
-        there = places != 0
-        ints = (top + carried, *specials)
-        return [_lists(there.sum(axis=1), places[there]), *(pa.array(column) for column in ints)]
+            matrix[:, column] = digits[place]
+        nonzero = matrix != 0
+        ints = (top + carry, *specials)
+        return [
+            _lists(nonzero.sum(axis=1), matrix[nonzero]),
+            *(pa.array(column) for column in ints),
+        ]
 
     def value(self, states: Sequence[Column]) -> Column:
-        """The sum, rounded once."""
+        """Return the sum, rounded once."""
         lists = as_array(states[0])
         top, nan, plus, minus = (to_ints(state) for state in states[1:])
-        result = rounded(_matrix(lists))
+        result = round_digits(_to_matrix(lists))
         for group in np.flatnonzero(top):
-            result[group] = _rounded_with_top(lists[group].as_py() or [], int(top[group]))
+            result[group] = _round_with_top(lists[group].as_py() or [], int(top[group]))
         result[minus != 0] = -math.inf
         result[plus != 0] = math.inf
         result[(nan != 0) | ((plus != 0) & (minus != 0))] = math.nan
         return pa.array(result)
 
-    def partials(self, argument: str) -> tuple[str, ...] | None:
+    def partial_sql(self, argument: str) -> tuple[str, ...] | None:
         return None
 
 
-def _specials(doubles: Doubles, signs: Ints, finite: Mask) -> list[Ints]:
-    """For each value whether it is NaN, ∞ or −∞, with its sign."""
+def _count_specials(doubles: Doubles, signs: Ints, finite: Mask) -> list[Ints]:
+    """Return for each value whether it is NaN, ∞ or −∞, with its sign."""
     if finite.all():
         return [np.zeros(len(doubles), np.int64)] * 3
     masks = (np.isnan(doubles), doubles == math.inf, doubles == -math.inf)
@@ -105,65 +110,68 @@ def _specials(doubles: Doubles, signs: Ints, finite: Mask) -> list[Ints]:
 
 
 def digit_sums(values: Doubles, ids: Ints, groups: int) -> tuple[Digits, Ints]:
-    """The sum of finite values below 2⁹⁹² per group: digits by place, and what goes above them."""
+    """Sum finite values below 2⁹⁹² by group; return the digits and the multiples of 2⁹⁹²."""
     total: Digits = {}
-    carried = np.zeros(groups, np.int64)
-    for start in range(0, len(values), _MOST_ROWS):
-        rows = slice(start, start + _MOST_ROWS)
-        found = _digits_of(values[rows], ids[rows], groups)
-        carried += _carry(found)
-        for place, digits in found.items():
+    carry = np.zeros(groups, np.int64)
+    for start in range(0, len(values), _MAX_ADDENDS):
+        rows = slice(start, start + _MAX_ADDENDS)
+        part = _extract_digits(values[rows], ids[rows], groups)
+        carry += _propagate_carries(part)
+        for place, digits in part.items():
             total[place] = total[place] + digits if place in total else digits
-    if len(values) > _MOST_ROWS:
-        carried += _carry(total)
-    return total, carried
+    if len(values) > _MAX_ADDENDS:
+        carry += _propagate_carries(total)
+    return total, carry
 
 
-def _digits_of(rest: Doubles, ids: Ints, groups: int) -> Digits:
-    """From the highest place down: round to it, add up, go on with what is left."""
-    found: Digits = {}
+def _extract_digits(rest: Doubles, ids: Ints, groups: int) -> Digits:
+    """Sum values digit by digit, from the highest place down."""
+    result: Digits = {}
     while True:
         largest = max(rest.max(initial=0.0), -rest.min(initial=0.0))
         if largest == 0:
-            return found
+            return result
         place = (math.frexp(largest)[1] - 1) // _DIGIT_BITS
-        digits = _to_place(rest, place)
-        found[place] = np.bincount(ids, digits, groups).astype(np.float64, copy=False)
+        digits = _round_to_place(rest, place)
+        result[place] = np.bincount(ids, digits, groups).astype(np.float64, copy=False)
         rest = rest - digits
 
 
-def _to_place(values: Doubles, place: int) -> Doubles:
-    """Values below 2⁵¹ units of a place, rounded to it: a sum this large has no smaller bits."""
+def _round_to_place(values: Doubles, place: int) -> Doubles:
+    """Round values below 2⁵¹ units of a place to it.
+
+    Adding a number that large drops all smaller bits; subtracting it again is exact.
+    """
     large = math.ldexp(1.5, place * _DIGIT_BITS + 52)
     return (values + large) - large
 
 
-def _carry(digits: Digits) -> Ints:
-    """Leave at most half a unit of the next place in each place; returns what goes above all."""
-    place = min(digits, default=_HIGHEST + 1)
-    while place <= min(max(digits, default=place), _HIGHEST - 1):
+def _propagate_carries(digits: Digits) -> Ints:
+    """Reduce every digit to at most half a unit of the next place; return what exceeds 2⁹⁹²."""
+    place = min(digits, default=_HIGHEST_PLACE + 1)
+    while place <= min(max(digits, default=place), _HIGHEST_PLACE - 1):
         if place in digits:
-            more = _to_place(digits[place], place + 1)
-            if more.any():
-                digits[place] = digits[place] - more
-                digits[place + 1] = digits.get(place + 1, 0.0) + more
+            carry = _round_to_place(digits[place], place + 1)
+            if carry.any():
+                digits[place] = digits[place] - carry
+                digits[place + 1] = digits.get(place + 1, 0.0) + carry
         place += 1
-    if _HIGHEST not in digits:
+    if _HIGHEST_PLACE not in digits:
         return np.zeros(1, np.int64)
-    digits[_HIGHEST], above = _without_top(digits[_HIGHEST])
-    return above
+    digits[_HIGHEST_PLACE], top = _split_top(digits[_HIGHEST_PLACE])
+    return top
 
 
-def _without_top(values: Doubles) -> tuple[Doubles, Ints]:
-    """Values below 2⁹⁹², and how many 2⁹⁹² were taken off them."""
+def _split_top(values: Doubles) -> tuple[Doubles, Ints]:
+    """Split values into a rest below 2⁹⁹² and a multiple of 2⁹⁹²."""
     if not len(values) or np.abs(values).max() < math.ldexp(1.0, _TOP_BITS):
         return values, np.zeros(len(values), np.int64)
     units = np.trunc(np.ldexp(values, -_TOP_BITS))
     return values - np.ldexp(units, _TOP_BITS), units.astype(np.int64)
 
 
-def rounded(digits: Doubles) -> Doubles:
-    """The sum of each row of digits, largest first and not overlapping, to the nearest double."""
+def round_digits(digits: Doubles) -> Doubles:
+    """Round the sum of each row of digits, largest first, to the nearest double."""
     rows = len(digits)
     high, low, after = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     for column in digits.T:
@@ -172,14 +180,14 @@ def rounded(digits: Doubles) -> Doubles:
         low = np.where(exact, column - (total - high), low)
         after = np.where(~exact & (after == 0), column, after)
         high = np.where(exact, total, high)
-    # Half way between two doubles the next digit decides.
+    # Halfway between two doubles, the next digit decides.
     twice = 2 * low
-    moved = high + twice
-    beyond = (np.sign(low) == np.sign(after)) & (low != 0) & (moved - high == twice)
-    return np.where(beyond, moved, high)
+    neighbor = high + twice
+    is_beyond = (np.sign(low) == np.sign(after)) & (low != 0) & (neighbor - high == twice)
+    return np.where(is_beyond, neighbor, high)
 
 
-def _rounded_with_top(digits: Sequence[float], top: int) -> float:
+def _round_with_top(digits: Sequence[float], top: int) -> float:
     exact = sum(map(Fraction, digits), Fraction(top * 2**_TOP_BITS))
     try:
         return float(exact)
@@ -187,12 +195,12 @@ def _rounded_with_top(digits: Sequence[float], top: int) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-def _matrix(lists: pa.Array) -> Doubles:
-    """A row per list, filled up with zeros."""
+def _to_matrix(lists: pa.Array) -> Doubles:
+    """Return a row per list, padded with zeros."""
     lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
     matrix = np.zeros((len(lists), int(lengths.max(initial=0))))
-    there: Mask = np.arange(matrix.shape[1]) < lengths[:, None]
-    matrix[there] = lists.flatten().to_numpy(zero_copy_only=False)
+    used: Mask = np.arange(matrix.shape[1]) < lengths[:, None]
+    matrix[used] = lists.flatten().to_numpy(zero_copy_only=False)
     return matrix
 
 
@@ -202,81 +210,82 @@ def _lists(lengths: Mask | Ints, values: Doubles) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_LIST)
 
 
-# ---- Ways to add up: integers and decimals exactly; doubles too where rows are retracted.
+# ---- How a type is summed: integers and decimals exactly, and doubles too if rows are retracted
 
-# What still fits if as many rows are added up as one stream ever has.
+# Sums of integers up to this width fit a BIGINT, for as many rows as a stream can have.
 _NARROW_BITS = 32
-_LOWER = 2**32 - 1
+_LOWER_MASK = 2**32 - 1
 
 
 class Total(Protocol):
-    """The states of a sum; without `merges` it combines them itself."""
+    """The state of a sum; without `merge_kernels` it has a `combine` like an accumulator."""
 
     @property
-    def fields(self) -> tuple[pa.DataType, ...]: ...
+    def state_types(self) -> tuple[pa.DataType, ...]: ...
 
     @property
-    def merges(self) -> tuple[str, ...]: ...
+    def merge_kernels(self) -> tuple[str, ...]: ...
 
     def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
-        """The states of single values."""
+        """Return the states of single values."""
 
     def value(self, states: Sequence[Column]) -> Column:
-        """The sum."""
+        """Return the sum."""
 
-    def partials(self, argument: str) -> tuple[str, ...] | None:
-        """The states as Spark's aggregates of an argument."""
+    def partial_sql(self, argument: str) -> tuple[str, ...] | None:
+        """Return the states as Spark aggregates of an argument."""
 
 
 class NarrowTotal:
-    """Integers of up to 32 bits: their sum fits a BIGINT."""
+    """A sum of integers of up to 32 bits, which fits a BIGINT."""
 
-    fields = (pa.int64(),)
-    merges = ("sum",)
+    state_types = (pa.int64(),)
+    merge_kernels = ("sum",)
 
     def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
-        return [_signed(pc.cast(values, pa.int64()), weights)]
+        return [_apply_weights(pc.cast(values, pa.int64()), weights)]
 
     def value(self, states: Sequence[Column]) -> Column:
         return states[0]
 
-    def partials(self, argument: str) -> tuple[str, ...] | None:
+    def partial_sql(self, argument: str) -> tuple[str, ...] | None:
         return (f"sum({argument})",)
 
 
 class WideTotal:
-    """BIGINT and intervals: the sums of the upper and of the lower halves.
+    """A sum of BIGINTs or intervals, as the sums of the upper and of the lower 32 bits.
 
-    Partial sums may leave the range and come back; the halves of fewer than 2³¹ rows never do.
+    A partial sum may leave the range of BIGINT and return to it; the halves never overflow for
+    fewer than 2³¹ rows.
     """
 
-    fields = (pa.int64(), pa.int64())
-    merges = ("sum", "sum")
+    state_types = (pa.int64(), pa.int64())
+    merge_kernels = ("sum", "sum")
 
     def __init__(self, call: AggregateCall) -> None:
         self.call = call
 
     def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         ints = pc.cast(values, pa.int64())
-        halves = pc.shift_right(ints, 32), pc.bit_wise_and(ints, _LOWER)
-        return [_signed(half, weights) for half in halves]
+        halves = pc.shift_right(ints, 32), pc.bit_wise_and(ints, _LOWER_MASK)
+        return [_apply_weights(half, weights) for half in halves]
 
     def value(self, states: Sequence[Column]) -> Column:
         upper, lower = to_ints(states[0]), to_ints(states[1])
         upper = upper + (lower >> 32)
         if len(upper) and (upper.min() < -(2**31) or upper.max() >= 2**31):
             raise overflow_error(self.call)
-        whole = (upper << 32) | (lower & _LOWER)
-        return with_nulls(whole, valid_mask(states[0]), self.call.result)
+        total = (upper << 32) | (lower & _LOWER_MASK)
+        return with_nulls(total, valid_mask(states[0]), self.call.result)
 
-    def partials(self, argument: str) -> tuple[str, ...] | None:
+    def partial_sql(self, argument: str) -> tuple[str, ...] | None:
         if pa.types.is_duration(self.call.arguments[0]):
             return None
-        return f"sum(shiftright({argument}, 32))", f"sum({argument} & {_LOWER}L)"
+        return f"sum(shiftright({argument}, 32))", f"sum({argument} & {_LOWER_MASK}L)"
 
 
 class WideTotalAsDouble(WideTotal):
-    """The same for an average: a sum that fits a double, rounded once."""
+    """The sum of an average: converted to a double, rounded once."""
 
     def value(self, states: Sequence[Column]) -> Column:
         upper, lower = to_ints(states[0]), to_ints(states[1])
@@ -285,18 +294,19 @@ class WideTotalAsDouble(WideTotal):
 
 
 class DecimalTotal:
-    """Decimals, kept in a type with room to notice an overflow of `limit`."""
+    """A sum of decimals, in a type that is wide enough to detect an overflow of `limit`."""
 
-    merges = ("sum",)
+    merge_kernels = ("sum",)
 
     def __init__(self, call: AggregateCall, limit: pa.DataType) -> None:
         self.call, self.limit = call, limit
-        roomy = limit.precision < 38
-        self.state = (pa.decimal128 if roomy else pa.decimal256)(38 if roomy else 76, limit.scale)
-        self.fields = (self.state,)
+        fits_128 = limit.precision < 38
+        decimal_type = pa.decimal128 if fits_128 else pa.decimal256
+        self.state_type = decimal_type(38 if fits_128 else 76, limit.scale)
+        self.state_types = (self.state_type,)
 
     def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
-        wide = pc.cast(values, self.state)
+        wide = pc.cast(values, self.state_type)
         if weights is None:
             return [wide]
         return [pc.if_else(pc.less(weights, 0), pc.negate(wide), wide)]
@@ -307,38 +317,38 @@ class DecimalTotal:
         except pa.ArrowInvalid:
             raise overflow_error(self.call) from None
 
-    def partials(self, argument: str) -> tuple[str, ...] | None:
-        # Spark has no type for a sum that does not fit 38 digits.
-        if pa.types.is_decimal256(self.state):
+    def partial_sql(self, argument: str) -> tuple[str, ...] | None:
+        # Spark has no type for a sum of more than 38 digits.
+        if pa.types.is_decimal256(self.state_type):
             return None
         return (f"CAST(sum({argument}) AS DECIMAL(38, {self.limit.scale}))",)
 
 
 class DoubleTotal:
-    """Doubles that stay, added one after the other and rounded each time, as Spark does it."""
+    """A sum of doubles without retractions, rounded after every addition as in Spark."""
 
-    fields = (pa.float64(),)
-    merges = ("sum",)
+    state_types = (pa.float64(),)
+    merge_kernels = ("sum",)
 
     def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
-        assert weights is None, "what is retracted needs an exact sum"
+        assert weights is None, "retractions need an exact sum"
         return [pc.cast(values, pa.float64())]
 
     def value(self, states: Sequence[Column]) -> Column:
-        # A sum starts at 0.0, so that the sum of −0.0 is 0.0.
+        # A sum starts at 0.0, so the sum of −0.0 is 0.0.
         return pc.add(states[0], 0.0)
 
-    def partials(self, argument: str) -> tuple[str, ...] | None:
+    def partial_sql(self, argument: str) -> tuple[str, ...] | None:
         return (f"sum({argument})",)
 
 
 def total_of(call: AggregateCall, averaged: bool = False) -> Total:
-    """How the argument of a call is added up."""
+    """Return how the argument of a call is summed."""
     kind = call.arguments[0]
     if pa.types.is_duration(kind):
         return WideTotal(call)
     if pa.types.is_decimal(kind):
-        # An average needs the sum; Spark keeps it with ten more digits, 38 at most.
+        # For an average, Spark computes the sum with ten more digits, 38 at most.
         precision = min(kind.precision + 10, 38) if averaged else call.result.precision
         return DecimalTotal(call, pa.decimal128(precision, kind.scale))
     if pa.types.is_floating(kind):
@@ -351,38 +361,40 @@ def total_of(call: AggregateCall, averaged: bool = False) -> Total:
     return WideTotalAsDouble(call) if averaged else WideTotal(call)
 
 
-def _signed(ints: Column, weights: Column | None) -> Column:
+def _apply_weights(ints: Column, weights: Column | None) -> Column:
     return ints if weights is None else pc.multiply(ints, weights)
 
+
+# ---- The functions
 
 _DIVIDE = decimal.Context(prec=76, rounding=decimal.ROUND_DOWN)
 _ROUND = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
 
 
 class Count(PlainAccumulator):
-    """count(a), count(a, b): rows in which nothing is NULL."""
+    """count(a), count(a, b): rows in which no argument is NULL."""
 
     names = ("count",)
     retractable = True
-    fields = (pa.int64(),)
-    merges = ("sum",)
+    state_types = (pa.int64(),)
+    merge_kernels = ("sum",)
 
     @property
-    def required(self) -> tuple[int, ...]:
+    def required_arguments(self) -> tuple[int, ...]:
         return tuple(range(len(self.call.arguments)))
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        there: Column | None = None
+        counted: Column | None = None
         for argument in arguments:
             valid = pc.is_valid(argument)
-            there = valid if there is None else pc.and_(there, valid)
-        assert there is not None, "count(*) is the number of rows of a group, which is kept anyway"
-        return [_counted(there, weights)]
+            counted = valid if counted is None else pc.and_(counted, valid)
+        assert counted is not None, "count(*) is the number of rows, which every group has"
+        return [_count(counted, weights)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         return pc.fill_null(states[0], 0)
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         return None if self.call.retracts else (f"count({', '.join(arguments)})",)
 
 
@@ -391,59 +403,60 @@ class CountIf(PlainAccumulator):
 
     names = ("count_if",)
     retractable = True
-    fields = (pa.int64(),)
-    merges = ("sum",)
+    state_types = (pa.int64(),)
+    merge_kernels = ("sum",)
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_boolean(call)
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        return [_counted(pc.fill_null(arguments[0], False), weights)]
+        return [_count(pc.fill_null(arguments[0], False), weights)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         return pc.fill_null(states[0], 0)
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         return None if self.call.retracts else (f"count_if({arguments[0]})",)
 
 
-class _Totalled(PlainAccumulator):
-    """A sum and, where that is needed, the number of values in it."""
+class _SumAndCount(PlainAccumulator):
+    """A sum and, with `counts`, the number of values in it."""
 
     retractable = True
 
     def __init__(self, call: AggregateCall, total: Total, counts: bool) -> None:
         super().__init__(call)
         self.total, self.counts = total, counts
-        self.fields = (*total.fields, *((pa.int64(),) if counts else ()))
-        self.merges = (*total.merges, *(("sum",) if counts else ())) if total.merges else ()
+        self.state_types = (*total.state_types, *((pa.int64(),) if counts else ()))
+        kernels = (*total.merge_kernels, *(("sum",) if counts else ()))
+        self.merge_kernels = kernels if total.merge_kernels else ()
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         states = self.total.pre_aggregate(arguments[0], weights)
         if self.counts:
-            states.append(_counted(pc.is_valid(arguments[0]), weights))
+            states.append(_count(pc.is_valid(arguments[0]), weights))
         return states
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
-        assert isinstance(self.total, ExactTotal) and self.counts, "others are merged by kernels"
+        assert isinstance(self.total, ExactTotal) and self.counts, "kernels merge other totals"
         combined = self.total.combine(states[:-1], ids, groups)
         return [*combined, pa.array(sum_groups(states[-1], ids, groups))]
 
-    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
-        sums = None if self.call.retracts else self.total.partials(arguments[0])
+    def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        sums = None if self.call.retracts else self.total.partial_sql(arguments[0])
         if sums is None:
             return None
         return (*sums, f"count({arguments[0]})") if self.counts else sums
 
 
-class Sum(_Totalled):
+class Sum(_SumAndCount):
     """sum of numbers or intervals: NULL for a group without values."""
 
     names = ("sum",)
 
     def __init__(self, call: AggregateCall) -> None:
-        # Rows that only come leave a NULL where there were none; a count has to say it otherwise.
+        # Without retractions, NULL says that a group has no values. Otherwise a count is needed.
         super().__init__(call, total_of(call), counts=call.retracts)
 
     def evaluate(self, states: Sequence[Column]) -> Column:
@@ -453,7 +466,7 @@ class Sum(_Totalled):
         return pc.if_else(pc.equal(states[-1], 0), pa.scalar(None, total.type), total)
 
 
-class Average(_Totalled):
+class Average(_SumAndCount):
     """avg: a double for numbers, a wider decimal for decimals, an interval for intervals."""
 
     names: ClassVar[tuple[str, ...]] = ("avg", "mean")
@@ -465,13 +478,13 @@ class Average(_Totalled):
         total, count = self.total.value(states[:-1]), states[-1]
         count = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
         if pa.types.is_decimal(self.call.result):
-            return self._decimal_quotients(total, count)
+            return self._divide_decimals(total, count)
         if pa.types.is_duration(self.call.result):
-            return _rounded_quotients(total, count, self.call.result)
+            return _divide_intervals(total, count, self.call.result)
         total = pc.cast(total, pa.float64(), safe=False)
         return pc.divide(total, pc.cast(count, pa.float64()))
 
-    def _decimal_quotients(self, total: Column, count: Column) -> Column:
+    def _divide_decimals(self, total: Column, count: Column) -> Column:
         quantum = decimal.Decimal(1).scaleb(-self.call.result.scale)
         quotients = [
             None if t is None or n is None else _ROUND.quantize(_DIVIDE.divide(t, n), quantum)
@@ -484,23 +497,23 @@ class Average(_Totalled):
 
 
 def require_boolean(call: AggregateCall) -> None:
-    """Spark casts text to a boolean by rules of its own; that is left to Spark."""
+    """Reject arguments that are not boolean: casting text is left to Spark, which has its rules."""
     if not pa.types.is_boolean(call.arguments[0]):
         hint = "cast the argument: CAST(… AS BOOLEAN)."
         raise unsupported_call(call, f"is not supported over {call.arguments[0]}", hint)
 
 
-def _counted(there: Column, weights: Column | None) -> Column:
-    ones = pc.cast(there, pa.int64())
-    return ones if weights is None else pc.multiply(ones, weights)
+def _count(counted: Column, weights: Column | None) -> Column:
+    """Return 1 (or the weight) for every row that counts, and 0 for the others."""
+    return _apply_weights(pc.cast(counted, pa.int64()), weights)
 
 
-def _rounded_quotients(total: Column, count: Column, kind: pa.DataType) -> Column:
-    """Intervals divided by numbers, half a microsecond rounded away from zero."""
-    there = valid_mask(count) & valid_mask(total)
+def _divide_intervals(total: Column, count: Column, kind: pa.DataType) -> Column:
+    """Divide intervals by numbers; half a microsecond is rounded away from zero."""
+    valid = valid_mask(count) & valid_mask(total)
     micros = to_ints(pc.cast(total, pa.int64()))
-    counts = np.where(there, to_ints(count), 1)
+    counts = np.where(valid, to_ints(count), 1)
     quotient, rest = np.divmod(np.abs(micros), np.abs(counts))
     rounded = quotient + (2 * rest >= np.abs(counts))
     signed = rounded * np.sign(micros) * np.sign(counts)
-    return with_nulls(signed, there, kind)
+    return with_nulls(signed, valid, kind)
