@@ -1,11 +1,11 @@
-"""The physical plan: everything that an epoch of a stream needs, complete and without Spark.
+"""Physical plans: everything that an epoch of a stream needs, without Spark.
 
-A *stage* is a stateless run of Spark SQL, a *port* an input of an operator, an *operator* keeps
-state between epochs. `stages` cuts a logical plan into them; `typed` holds the types that Spark
-found when the stream was declared; `plan` puts everything together. Each operator has a module of
-its own (`aggregate`, `distinct`, `hold`, `join`, `normalize`, `top_n`, and `unbuilt` for those
-that cannot run yet) with its plan, its rejections, its line in `explain` and what its state means;
-`registry` lists them. `stage_sql` and `ticked_sql` print the SQL of stages, `fingerprint` says what
-stored state means (in the words of `meaning`), `rejections` rejects what cannot run.
-Imports plans, the validator and the operators.
+A *stage* is a sequence of stateless nodes, a *port* is an input of an operator, and an *operator*
+keeps state between epochs. Start reading at `planner`, which builds the physical plan of a stream
+from a typed logical plan. `stages` divides the plan at its operators; `stage_sql` writes stages as
+Spark SQL, `vectorized` translates them to Arrow kernels. Each operator family has a module
+(`aggregate`, `join`, `asof`, `top_n`, `over`, `match`, `distinct`, `hold`, `normalize`, `lookup`)
+with its plan, rejections, line in `explain` and canonical form; `registry` lists them.
+`fingerprint` hashes canonical forms, and `rejections` reports streams that cannot run.
+The package imports `plan`, `operators` and the layers below them.
 """

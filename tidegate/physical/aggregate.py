@@ -50,7 +50,7 @@ class AggregatePlan:
 
     node: n.Aggregate
     input: n.Node
-    # None without windows: groups are never closed. DUE: a column says when.
+    # None without windows, when groups are never closed. DUE: a column contains the time.
     window: n.WindowSpec | None
     by_pane: bool
     by_processing_time: bool
@@ -72,7 +72,7 @@ class AggregatePlan:
 
     @property
     def early(self) -> bool:
-        """Whether it tells what changed in every epoch, not only what is final."""
+        """True if the operator emits changes in every epoch, not only final rows."""
         return self.node.emit is not None and self.node.emit.mode in EARLY
 
     @property
@@ -166,7 +166,7 @@ def rejections(node: n.Aggregate) -> Iterator[Rejection]:
     if node.makes_sessions and node.emit is not None and node.emit.mode is EmitMode.EVERY:
         yield Rejection(
             "EMIT EVERY of sessions cannot run yet",
-            "use EMIT ON UPDATE, which gives out what changed in each epoch.",
+            "use EMIT ON UPDATE, which emits the changes of each epoch.",
             node.emit.span,
         )
     if output_watermark_delay_us(node) is None:
@@ -302,7 +302,7 @@ def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
 
 
 def _counted(plan: AggregatePlan) -> tuple[int, int] | None:
-    """The key that tells the sets of a GROUP BY apart, and its value where a row is counted.
+    """Return the key that identifies the grouping set, and its value where a row is counted.
 
     A filter in between may drop that set: then a row is counted in each set that it is in.
     """
@@ -380,7 +380,7 @@ def _output(plan: AggregatePlan, types: Types) -> tuple[OutputColumn, ...]:
 
 
 def _late(plan: AggregatePlan, columns: Columns, types: Types, name: str) -> LateRows:
-    """What comes too late is kept with all the columns its node has."""
+    """Return late rows with all columns of the node."""
     import pyarrow as pa
 
     from tidegate.columns import HASH, PANE, WEIGHT

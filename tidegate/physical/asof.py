@@ -75,7 +75,7 @@ def operands(node: n.Join) -> Iterator[Operands]:
 def rejections(node: n.Join) -> Iterator[Rejection]:
     if node.asof_condition is None or node.how not in ("INNER", "LEFT"):
         yield Rejection(
-            f"this {node.how} {node.kind.value} join does not say which row is the nearest",
+            f"this {node.how} {node.kind.value} join does not define the nearest row",
             "ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol",
         )
         return
@@ -172,7 +172,7 @@ def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
 
 def build(node: n.Join, request: Request) -> Built:
     shown = [item.id for port in (0, 1) for item in _shown(node, port)]
-    assert shown == [item.id for item in node.fields], "what comes out is both sides"
+    assert shown == [item.id for item in node.fields], "the output has the columns of both sides"
     keys = common_types(*_keys(node), request.types)
     if node.by_watermark:
         return Built(
@@ -289,7 +289,7 @@ def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortPlan:
 
 
 def _alive_sql(node: n.Join) -> str:
-    """A deleted row says that there is no version; the old row of an update says nothing new."""
+    """Keep deletes, which end a version, and drop the old rows of updates."""
     alive = quoted(node.validity_id) if node.validity_id is not None else "true"
     if not carries_op(node.right):
         return alive

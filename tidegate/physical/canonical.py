@@ -1,6 +1,6 @@
 """Words for what state means; nothing here prints an object as a library would.
 
-Operators say what they mean with them, and `fingerprint` puts it together.
+Operators describe their state with them, and `fingerprint` combines the descriptions.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class CallPlan:
 
     @property
     def filtered(self) -> bool:
-        """Whether the last argument says which rows count."""
+        """Return True if the last argument selects rows."""
         return self.filter is not None and not self.folds_filter
 
     @property

@@ -1,4 +1,4 @@
-"""A plan as a tree for people: what each step does, what it keeps, what comes out."""
+"""Format a plan as a tree: what each step does, keeps and emits."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _bounds(node: n.Join) -> tuple[int, int]:
 
 
 def closing_sql(item: n.Field) -> str:
-    """The moment that closes a row; the start of a window tells its end."""
+    """Return the time that closes a row; the end of a window follows from its start."""
     at = micros(quoted(item.id))
     if item.role is n.Role.WINDOW_START and item.window is not None:
         return f"{at} + {item.window.size_us}L"
@@ -94,7 +94,7 @@ def closing_sql(item: n.Field) -> str:
 
 
 def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
-    """The columns of both sides that say when a row is closed."""
+    """Return the columns of both sides that contain the time when a row is closed."""
     if node.kind is n.JoinKind.INTERVAL:
         assert node.bounds is not None, "an interval join has bounds"
         return node.left.field(node.bounds.left_id), node.right.field(node.bounds.right_id)

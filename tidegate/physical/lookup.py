@@ -29,7 +29,7 @@ _KEYS = (*_EXACT, "BOOLEAN", "STRING", "VARCHAR", "CHAR", "DATE", "TIMESTAMP", "
 
 @dataclass(frozen=True)
 class LookupColumns:
-    """What is asked of a lookup table: its columns with their types, and which are the keys."""
+    """The columns that a lookup reads, with their types, and the key columns."""
 
     columns: tuple[tuple[str, str], ...]
     keys: tuple[str, ...]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # ---- A row pattern as a program, with conditions and measures over numbered values of rows.
 
 _RUNNING = ("count", "sum", "avg", "min", "max")
-# The sum of decimals with so many digits has ten more, and none is lost.
+# The sum of decimals of this precision needs ten more digits.
 _MOST_SUMMED = 28
 
 
@@ -323,7 +323,7 @@ def rejections(node: n.Match) -> Iterator[Rejection]:
 
 
 def output_watermark_delay_us(node: n.Match) -> int | None:
-    """Rows of open matches are no older than WITHIN; where nothing goes by time, none counts."""
+    """Return the delay of the output: open matches are at most as old as WITHIN."""
     return node.within_us or 0
 
 
@@ -405,7 +405,7 @@ def build(node: n.Match, request: Request) -> Built:
 
 
 def _late(operator: MatchOperator, node: n.Match, types: Types) -> LateRows:
-    """What comes too late is kept as it was."""
+    """Return late rows unchanged."""
     from tidegate.operators.late_rows import LateRows
 
     return LateRows(operator.name, operator.arrival_schema, tuple(types.columns(node.input)))

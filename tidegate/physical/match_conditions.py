@@ -1,6 +1,6 @@
 """What DEFINE leaves to the operator, as expressions that it computes value by value.
 
-Types are Spark's, and what comes out is what Spark would give. What cannot be had exactly is
+Types and results equal Spark's. An expression that cannot be evaluated exactly is
 rejected: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
 found the types, an unknown one (`?`) fits everywhere.
 """

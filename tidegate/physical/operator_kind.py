@@ -44,11 +44,11 @@ class Unrunnable(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What an operator is built with besides its node."""
+    """The arguments for building an operator, in addition to its node."""
 
     types: Types
     limits: Limits
-    # Whether somebody wants the rows that come too late for it.
+    # True if late rows are emitted to a late stream.
     keeps_late: bool = False
 
 
@@ -81,7 +81,7 @@ class OperatorKind:
     name: Callable[[Any], str]
     describe: Callable[[Any], str]
     build: Callable[[Any, Request], Built]
-    # What its state means, besides what is below it.
+    # The canonical form of its state, without that of its inputs.
     canonical_form: Callable[[Any, CanonicalWriter], list[str]]
     # The node over its inputs as Spark SQL: the columns and types are right, the rows may not be.
     sql: Callable[[Any, SqlWriter], str]
@@ -89,8 +89,8 @@ class OperatorKind:
     operands: Callable[[Any], Iterator[Operands]] = _none
     # Why a node of this kind cannot run.
     rejections: Callable[[Any], Iterator[Rejection]] = _none
-    # How far behind the watermark the times of rows can be that come out after it; None: nobody
-    # can tell, and it rejects the node.
+    # The maximum delay of output rows behind the watermark; None if it is unknown, and the node is
+    # rejected.
     output_watermark_delay_us: Callable[[Any], int | None] = _zero
     # Whether neither an epoch nor the watermark makes a node give something out.
     waits_for_end: Callable[[Any, bool], bool] = _never

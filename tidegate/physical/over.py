@@ -52,7 +52,7 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """A function: the SQL of its arguments, and of what it gives where there is no value."""
+    """A window function: the SQL of its arguments and of its default value."""
 
     function: WindowFunction
     text: str
@@ -64,7 +64,7 @@ class FunctionPlan:
 
 
 def plan_function(function: WindowFunction, below: n.Node) -> FunctionPlan:
-    """Take a function apart; an error says what of it cannot run."""
+    """Analyze a window function; raise an error if it cannot run."""
     text = canonical_expression(function.window, below)
     if any(part.meta.get(NEWEST_FIRST) for part in function.order):
         raise Unrunnable(
@@ -313,7 +313,7 @@ def _start(node: n.Over) -> str | None:
 
 
 def _late(operator: Any, spec: OverSpec) -> LateRows:
-    """What comes too late is kept as it was."""
+    """Return late rows unchanged."""
     from tidegate.operators.late_rows import LateRows
 
     return LateRows(operator.name, _needed(operator), spec.columns)

@@ -143,7 +143,7 @@ class ScanPlan:
 
     @property
     def partitioned(self) -> bool:
-        """Whether rows say which partition they came from, because each has its own time."""
+        """True if rows contain their partition, because each partition has its own watermark."""
         return self.has_time and isinstance(self.node, n.Scan) and self.node.source.partitioned
 
     @property
@@ -232,7 +232,7 @@ class PhysicalPlan:
     operators: tuple[OperatorPlan, ...]
     lookups: tuple[EnrichPlan, ...]
     needs_clock: bool
-    # The schema of rows that came too late, if somebody wants them.
+    # The schema of late rows, if a late stream is declared.
     late: pa.Schema | None
     # The last stage for tasks that need no SQL.
     vectors: VectorStage | None = None
@@ -249,7 +249,7 @@ def plan_physical(
 ) -> PhysicalPlan:
     """Plan a stream whose types are known.
 
-    `keeps_late`: somebody wants its late rows; `guarded`: a row that fails does not stop it.
+    `keeps_late`: late rows are emitted to a late stream. `guarded`: a failing row does not stop it.
     """
     late = late_stream(typed.plan) if keeps_late else None
     if late is not None:

@@ -81,7 +81,7 @@ def _rejections(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Rejectio
                 stage.node,
                 Rejection(
                     f"EMIT EVERY over the operator {leaf.name} cannot run yet",
-                    "use EMIT ON UPDATE, which gives out what changed in each epoch.",
+                    "use EMIT ON UPDATE, which emits the changes of each epoch.",
                     emit.span,
                 ),
             )
@@ -158,7 +158,7 @@ def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Rejection]]:
 
 
 def require_end(stream: Stream, plan: n.Emit) -> None:
-    """Reject a stream that says nothing before its input ends, if that is not waited for."""
+    """Reject a stream that only emits at the end of its input, if the run does not reach it."""
     for leaf in all_stateful(plan_stages(plan)):
         node = leaf.node
         watermark = all(child.has_watermark for child in node.inputs)
@@ -169,7 +169,7 @@ def require_end(stream: Stream, plan: n.Emit) -> None:
             other = "end the statement with EMIT CHANGES or EMIT ON UPDATE"
         raise RunError(
             "TG-505",
-            f"the stream {stream.name} gives out nothing before its input ends, and this run does "
+            f"stream {stream.name} emits nothing before its input ends, and this run does "
             "not wait for that",
             location=_Places(stream, plan).of(node),
             hint=f"run it with --until-end (in Python start(until_end=True)), or {other}.",

@@ -2,7 +2,7 @@
 
 For a stage the leaves are views: sources and the outputs of operators. For finding types at
 declaration time every node can be printed: the columns and types are those of the stream, while
-the rows of session windows, temporal and ASOF joins are not (nobody runs that SQL).
+the rows of session windows, temporal and ASOF joins are not (that SQL is never run).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidegate.columns import (
 )
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import volatile
+from tidegate.plan.bind.scope import is_volatile
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import text_literal, to_sql
 from tidegate.sql.quoting import quoted
@@ -68,7 +68,7 @@ def carries_op(node: n.Node) -> bool:
 
 
 def gives_upserts(node: n.Node) -> bool:
-    """Whether a stream gives out only the new rows of its keys, and `-D` for those that go."""
+    """Return True if a stream emits only new rows by key, and `-D` for deleted ones."""
     return isinstance(node, n.Emit) and node.changelog is ChangelogKind.UPSERT
 
 
@@ -86,7 +86,7 @@ class SqlWriter:
     The columns of a view have the names of the fields, or with `by_id` their ids.
     """
 
-    # Columns that every row has besides its own.
+    # Hidden columns of every row.
     hidden: tuple[str, ...] = ()
 
     def __init__(self, leaf: Leaf, by_id: bool = False) -> None:
@@ -169,7 +169,7 @@ class SqlWriter:
         ]
         return f"SELECT {', '.join(columns)} FROM (SELECT {', '.join(inner)} FROM ({below}))"
 
-    # What rows carry besides their own columns
+    # Hidden columns
 
     def _op(self, node: n.Node) -> list[str]:
         return [OP] if carries_op(node) else []
@@ -339,11 +339,11 @@ def _in_words(sql: str, node: n.Node) -> str:
     return sql
 
 
-# ---- Spark SQL of a stage that feeds an operator: rows that are filtered out still tell the time.
+# ---- SQL of a stage below an operator: deselected rows still advance the watermark.
 #
 # Next to its own columns every row carries where it came from, its event time, and whether it
-# is still a row. A filter turns a row off instead of dropping it, because the event time of a dropped
-# row moves the watermark too. A row that is turned off evaluates nothing.
+# is still a row. A filter turns a row off instead of dropping it, because the event time of a
+# dropped row moves the watermark too. A row that is turned off evaluates nothing.
 
 # Generators that give no row for an empty collection, and those that always give some.
 _OF_COLLECTION = frozenset({"EXPLODE", "POSEXPLODE", "INLINE"})
@@ -406,7 +406,7 @@ class MaskedWriter(SqlWriter):
         kinds = {
             printed(tree): item.type
             for item, tree in zip(node.fields, node.expressions, strict=True)
-            if not volatile(tree, {})
+            if not is_volatile(tree, {})
         }
         columns = [
             f"{self._projected(tree)} AS {quoted(item.id)}"

@@ -61,12 +61,12 @@ def closes_by_window(node: n.TopN) -> bool:
 
 
 def closes_partitions(node: n.TopN) -> bool:
-    """Whether the watermark says when a partition does not change any more."""
+    """Return True if the watermark finalizes partitions."""
     return closes_by_window(node) or (node.windowed and carries_op(node))
 
 
 def closing_column(node: n.TopN) -> n.Field:
-    """The column of a partition that says when it is complete."""
+    """Return the partition column that contains the time when the partition is complete."""
     fields = {item.id: item for item in node.input.fields}
     found = [fields[part.name] for part in node.partition if isinstance(part, exp.Column)]
     closing = [item for item in found if item.closed_by_watermark and item.window is not None]
@@ -238,7 +238,7 @@ def _late(
     orders: list[pa.DataType],
     rows: list[pa.DataType],
 ) -> LateRows:
-    """What comes too late is kept as it was."""
+    """Return late rows unchanged."""
     import pyarrow as pa
 
     from tidegate.columns import HASH, PANE

@@ -160,7 +160,7 @@ def _counted(tree: exp.Expr, columns: Columns) -> Known:
         return _product(given, factor)
     one, other = _alike(given, factor)
     if one.kind not in _INTEGERS:
-        raise Untranslatable(f"{one.kind} is no whole number")
+        raise Untranslatable(f"{one.kind} is not an integer")
     return Known(VectorCall(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
 
 
@@ -185,7 +185,7 @@ def _digits(given: Known) -> tuple[int, int]:
         return _PRECISION[given.kind], 0
     found = _DECIMAL.fullmatch(given.kind)
     if found is None:
-        raise Untranslatable(f"{given.kind} is no decimal")
+        raise Untranslatable(f"{given.kind} is not a decimal")
     return int(found.group(1)), int(found.group(2))
 
 

@@ -1,13 +1,10 @@
-"""Spark: the session, types, and the frame of a pipeline with what runs in its tasks.
+"""The Spark side of Tidegate: session, types, and the job of an epoch.
 
-With the connectors the only importer of pyspark. `spark_session` starts Spark or borrows a session,
-`analysis` asks it for types when a stream is declared, `rows` takes rows from Python. On the
-driver, `frame` builds one frame for all streams of a pipeline and runs it, `lowering` makes the
-stages and operators of one stream of its physical plan, `sources` (with `computed`) makes rows of
-what connectors read, `late_rows` of what operators found too late. `order` is what the driver
-tells the tasks of an epoch. In tasks, `leaf` reads, `pack` cuts rows by key group, `step` runs an
-operator, `staging` hands rows to sinks, `fused` does two of these in one, `sides` is what travels
-beside rows, `worker` and `daemon` keep small tasks quick. `python_functions` makes functions of the
-user known, which tasks call as `python_call`. `failure` and `advice` make one clear error of what
-Spark throws.
+With the connectors, this is the only package that imports pyspark. Start reading at `frame`, which
+builds one DataFrame for all streams of a pipeline and runs it for each epoch; `lowering` builds the
+stages and operators of one stream, `sources` the rows that connectors read, `sharing` combines work
+that streams have in common. `tasks` contains the code that runs in Python workers. `session` starts
+Spark or borrows a session, `analysis` determines types when a stream is declared, `rows` converts
+inserted rows, `python_functions` registers Python functions and `python_call` calls them, `daemon`
+starts workers quickly. `errors` and `diagnostics` translate Spark's exceptions.
 """

@@ -36,7 +36,7 @@ def without_archive(path: list[str]) -> list[str]:
 
 def main() -> None:
     """Import, and be Spark's daemon."""
-    # Before the fork there are no threads that could hold a lock.
+    # Only one thread exists before the fork, so no lock can be held.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.path[:] = without_archive(sys.path)
     for name in _NEEDED:

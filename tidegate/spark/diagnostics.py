@@ -27,7 +27,7 @@ from tidegate.sql.quoting import quoted
 
 # ---- Which expression of a query failed on a row, and SQL that finds the row.
 #
-# Spark tells the SQL of what failed, in the words of a stage. Here it is found again among the
+# Spark reports the SQL of the failed expression as it stands in a stage. Search it among the
 # expressions of the plan, which know where the user wrote them.
 
 _Leaves = tuple[LeafPlan, ...]
@@ -179,7 +179,7 @@ def _row(context: FrameContext, stream: FramedStream, suspect: Suspect) -> str |
     return shown if shown is None or len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
 
 
-# ---- Errors of a pipeline that say which expression failed, where the user wrote it, on which row.
+# ---- Errors with the failed expression, its position in the script, and the row.
 
 OriginOf = Callable[[str], ScriptOrigin | None]
 

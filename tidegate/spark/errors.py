@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from tidegate.errors import RunError, SystemUnavailable, TidegateError
 
-# ---- What Spark says when an expression fails on a row, in words that can be followed here.
+# ---- Messages and hints for expressions that fail on a row.
 #
 # Spark's own advice names settings that a session of ours has fixed, so it is cut; what is written
 # instead is SQL. Conditions and parameters are Spark's data; the text is only read where an error
@@ -17,7 +17,7 @@ from tidegate.errors import RunError, SystemUnavailable, TidegateError
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\]\s*")
 _SENTENCES = re.compile(r"(?<=\.) +(?=[A-Z])")
-# Sentences of advice that follow the one that says what is wrong.
+# Patterns of advice in Spark's messages, which is removed.
 _ADVICE = re.compile(r"Use .* to tolerate |Correct the value as per |SQLSTATE: |.*\bspark\.\w+\.")
 _PATTERN = "INCONSISTENT_BEHAVIOR_CROSS_VERSION.DATETIME_PATTERN_RECOGNITION"
 _PARSER = "INCONSISTENT_BEHAVIOR_CROSS_VERSION.PARSE_DATETIME_BY_NEW_PARSER"
@@ -69,7 +69,7 @@ def reason(error: BaseException, sentence: str) -> str:
     if found == _PARSER:
         return f"{_parameter(error, 'datetime')} does not fit the pattern"
     if found == "INVALID_TIMEZONE":
-        return f"there is no time zone {_parameter(error, 'timeZone')}"
+        return f"unknown time zone {_parameter(error, 'timeZone')}"
     first, *others = _SENTENCES.split(sentence)
     return " ".join([first, *(part for part in others if not _ADVICE.match(part))]).rstrip(" .")
 
@@ -99,7 +99,7 @@ _FILE = re.compile(r"(?:file|hdfs|s3a?|abfss?|gs):/{1,3}[^\s,;\]'\"]+")
 
 
 def describe(error: BaseException) -> str:
-    """The sentence of Spark's that says what happened, without classes, plans and stack traces."""
+    """Return Spark's error message without class names, plans and stack traces."""
     text = _message(error)
     for line in text.splitlines():
         cleaned = line.strip()
@@ -169,8 +169,8 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     if isinstance(error, JobFailed):
         return pipeline_error(stream, error.error)
     if _is_jvm_gone(error):
-        hint = "nothing is lost: start again; if that happens often, raise spark.driver.memory."
-        gone = "Spark's JVM is gone: it was killed, or had no memory left"
+        hint = "no data was lost; restart. If this happens often, raise spark.driver.memory."
+        gone = "Spark's JVM exited: it was killed, or ran out of memory"
         return RunError("TG-503", f"the stream {stream} stopped: {gone}", hint=hint)
     text = str(error)
     own = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
@@ -182,20 +182,20 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
         if explained is not None:
             reason, hint = explained
             return RunError(code, f"the stream {stream} stopped: {reason}", hint=hint)
-    hint = "nothing is lost: after the cause is mended, start again and the epoch is repeated."
+    hint = "no data was lost; fix the cause and restart, the epoch will be retried."
     better = advice(error)
     if better is not None:
         hint = (
-            f"{better}; with on_error = 'dead_letter' the stream goes on without such rows. "
-            "Nothing is lost: change the query and start again."
+            f"{better}; with on_error = 'dead_letter' the stream skips such rows. "
+            "No data was lost; change the query and restart."
         )
     return RunError("TG-503", f"the stream {stream} stopped: {describe(error)}", hint=hint)
 
 
 def _is_jvm_gone(error: BaseException) -> bool:
-    """Whether nobody answers any more at the other end of PySpark.
+    """Return True if the JVM does not respond anymore.
 
-    An error of Java comes with what it says; one that says nothing was no answer at all.
+    A Java exception has a message; a Py4J error without one means that the connection is lost.
     """
     from py4j.protocol import Py4JError, Py4JNetworkError
 

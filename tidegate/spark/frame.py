@@ -96,7 +96,7 @@ class FramedStream:
 
     @property
     def plain(self) -> bool:
-        """Whether its sinks take the rows as they are, and nobody takes others."""
+        """True if all sinks take the rows of the stream unchanged."""
         computed = any(item.takes or item.sink.columns([]) is not None for item in self.sinks)
         return not (computed or self.readers)
 
@@ -275,10 +275,10 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     frame, staged = _with_plain_names(frame, staged)
     late = [sink for sink in stream.sinks if sink.takes is SideKind.LATE_ROWS]
     if late or stream.readers:
-        assert plan.late is not None, "somebody asked for late rows"
+        assert plan.late is not None, "the plan has a late stream"
         rows = with_late(frame, plan.late, stream.late_names, stream.readers, context.place)
         if stream.readers:
-            # Its operators step once, whoever reads what they give.
+            # Its operators run once for all readers.
             context.shared.append(rows.frame)
             context.late[stream.name.lower()] = rows
         frame, others = _with_columns(rows.frame, late, rows.own, rows.schema, IS_LATE)
@@ -296,7 +296,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
 def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) -> DataFrame:
     """A stream whose last stage is computed by the tasks of its sinks."""
     below, stage = lowered.below, lowered.stage
-    assert below is not None and stage is not None, "there is no frame"
+    assert below is not None and stage is not None, "a stream has a frame or a stage"
     spec = _staging(stream, stage, scans=False)
     work = step_and_stage(below.spec, stage, spec, lowering.place)
     return below.packed.mapInArrow(work, NOTES_SCHEMA)
@@ -316,7 +316,7 @@ def _staging(stream: FramedStream, stage: VectorStage, scans: bool) -> StagingSp
 def _with_columns(
     frame: DataFrame, sinks: Sequence[FramedSink], own: Sequence[str], schema: pa.Schema, live: str
 ) -> tuple[DataFrame, list[StagedSink]]:
-    """The frame with what sinks want besides the columns of the stream, and who takes what.
+    """Add the columns that sinks need, and assign columns to sinks.
 
     `own` are the columns of the frame that are those of the schema.
     """
@@ -456,5 +456,5 @@ def stored_columns(source: Source, names: set[str]) -> tuple[tuple[str, str], ..
             wanted |= {part.name.lower() for part in column.computed.find_all(exp.Column)}
     found = [(c.name, str(c.type)) for c in source.stored_columns if c.name.lower() in wanted]
     found += [(OP, "STRING")] if source.options["changelog"] else []
-    # Even where nobody reads a column, rows must come.
+    # Rows are needed even if no column is read.
     return tuple(found or [(c.name, str(c.type)) for c in source.stored_columns[:1]])

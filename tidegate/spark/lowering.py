@@ -58,7 +58,7 @@ class LoweringContext:
     """What lowering needs of the pipeline."""
 
     spark: SparkSession
-    # The rows of a scan, of which some streams are told.
+    # Returns the rows of a scan and attributes them to streams.
     scan: Callable[[ScanPlan, Told], DataFrame]
     # How tasks read a source themselves; None where Spark has to.
     direct: Callable[[ScanPlan, Told], DirectScan | None]
@@ -90,7 +90,7 @@ class LoweringContext:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What comes through a shuffle, and what makes the rows of an operator of it."""
+    """A shuffle, and the specification of the operator that consumes it."""
 
     packed: DataFrame
     spec: GivesRows
@@ -142,7 +142,7 @@ def lower_stage(
 def read_ports(
     plan: PhysicalPlan, context: LoweringContext
 ) -> list[tuple[Hashable, Hashable | None, tuple[ReadPort, ...]]]:
-    """The operators of a stream whose rows tasks read: each with its place, and what it has in
+    """The operators of a stream whose rows tasks read: each with its index, and what it has in
     common with others that one shuffle serves."""
     return list(_Lowering(plan, context).read_ports(plan.leaves))
 
@@ -154,7 +154,7 @@ class _Lowering:
         self.plan = plan
         self.context = context
         self.views: list[str] = []
-        # What came for operators that others are like.
+        # Shuffled rows of shared operators.
         self.packed: dict[Hashable, DataFrame] = {}
         # By number: the origin of the ticks that an operator sends, once it is lowered.
         self.senders: dict[int, int] = {}
@@ -290,7 +290,7 @@ class _Lowering:
         return origin if shared is None else shared.id
 
     def _stepped(self, plan: OperatorPlan) -> tuple[StepSpec, DataFrame]:
-        """How an operator is stepped, and what comes for it."""
+        """Return the specification of an operator and its shuffled input."""
         alike = self._alike(plan)
         known = self.packed.get(alike) if alike is not None else None
         together = known if known is not None else self._packed(plan)
@@ -330,7 +330,7 @@ class _Lowering:
         )
 
     def _packed(self, plan: OperatorPlan) -> DataFrame:
-        """What comes for an operator, in the tasks that step it."""
+        """Return the shuffled input of an operator."""
         context = self.context
         read = context.reading
         member = read.members.get(self._place(plan))
@@ -347,7 +347,7 @@ class _Lowering:
         return self._shuffled(packed, once=self._alike(plan) is None)
 
     def _shuffled(self, packed: DataFrame, once: bool) -> DataFrame:
-        """Packed rows in the tasks that step them; `once`: nobody else reads them.
+        """Shuffle packed rows to the tasks of the operator; `once`: they have one reader.
 
         One task has them all already, and a job of one stage is sooner done. But what is read
         twice is only run once below a shuffle.
@@ -360,7 +360,7 @@ class _Lowering:
     def _alike(self, plan: OperatorPlan) -> Hashable | None:
         """What two operators of a stream have in common if one shuffle serves both.
 
-        Spark runs a part of a plan once that stands there twice. Operators below would have to be
+        Spark runs equal parts of a plan once. Operators below would have to be
         stepped once as well, and have their state only once; so there are none.
         """
         leaves = [leaf for fed in plan.ports for leaf in row_leaves(fed.leaves)]

@@ -1,4 +1,4 @@
-"""A function of Python as tasks call it: what it gives is checked, and what it throws is told."""
+"""Call a Python function in tasks: check its results and report its exceptions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _failed(name: str, call: Callable[..., Any], error: Exception) -> RunError:
     return RunError(
         "TG-510",
         f"the function {name} failed: {type(error).__name__}: {_told(error)}{where}",
-        hint="nothing is lost: mend the function and start again. NULL comes as None.",
+        hint="no data was lost; fix the function and restart. NULL is passed as None.",
     )
 
 

@@ -198,7 +198,7 @@ def _require_values(source: Target, table: pa.Table) -> None:
             raise _misfit(source, f"the column {column.name} is NOT NULL")
     if source.carries_op and isinstance(source, LookupTable):
         for op in table.column(OP).unique().to_pylist():
-            # There are no dead letters of a table.
+            # Lookup tables do not have dead letters.
             if op not in OPS:
                 raise _misfit(source, f"{OP} is one of {', '.join(OPS)}, not {op or 'NULL'}")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # ---- What the first epoch would have to wait for, begun while streams are declared and planned.
 #
 # The process that Python workers are forked from imports for a second or two, and Java loads what
-# reads JSON and CSV and what speaks with Python when somebody first asks for it.
+# reads JSON and CSV, and those for Python workers, on first use.
 
 _COLUMNS = (
     "from_json(concat('{\"a\": ', id, '}'), 'a BIGINT, b STRING').a AS a",
@@ -38,12 +38,12 @@ _COLUMNS = (
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Run a job of two rows beside whatever comes next; nobody waits for it."""
+    """Run a job of two rows in the background, to start Spark and Python workers early."""
     threading.Thread(target=_run, args=(spark,), name="tidegate-warm-up", daemon=True).start()
 
 
 def _run(spark: SparkSession) -> None:
-    # Whatever is wrong, the first epoch will meet it and say so.
+    # Ignore errors: the first epoch will report them.
     with suppress(Exception):
         spark.sparkContext.setJobDescription("tidegate: starts Python workers")
         rows = spark.range(0, 2, 1, 2).selectExpr(*_COLUMNS)
@@ -87,7 +87,7 @@ SESSION_CONF = {
     # With a folder for files of its own each session would start Python workers of its own.
     "spark.sql.artifact.isolation.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
-    # Spark adds up the size of a batch anew with every row, unless there is no limit.
+    # With a byte limit, Spark computes the size of a batch again for every row.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.legacy.charVarcharAsString": "true",
 }
@@ -173,7 +173,7 @@ def _joined(master: str | None, given: Mapping[str, str]) -> SparkSession:
 
 
 def _require_free(given: Mapping[str, str]) -> None:
-    """Settings of SQL decide what a query means: they are the same for everybody."""
+    """Set the SQL configuration that determines the meaning of queries."""
     for key in given:
         if key.startswith("spark.sql.") and not key.startswith(_KEPT):
             raise RunError(
@@ -195,7 +195,7 @@ def borrowed_session(spark: SparkSession) -> SparkSession:
 def _connect_rejected() -> RunError:
     return RunError(
         "TG-501",
-        "Tidegate does not run over Spark Connect, which analyses a query anew in each epoch",
+        "Tidegate does not run over Spark Connect",
         hint="give it a session with a master, SparkSession.builder.master('spark://host:7077'), "
         "and leave SPARK_REMOTE unset.",
     )

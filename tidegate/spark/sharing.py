@@ -49,7 +49,7 @@ class SharedOperator:
     first: tuple[str, int]
 
 
-# The streams that are told what was read.
+# The streams that record counts are attributed to.
 Told = tuple[str, ...]
 # By stream in lower case, and number there.
 SharedOperators = Mapping[tuple[str, int], SharedOperator]
@@ -105,7 +105,7 @@ def _ticks_only(table: pa.Table) -> pa.Table:
 def read_scans(
     stream: str, leaves: Sequence[LeafPlan], shared: SharedOperators, told: Told
 ) -> Iterator[tuple[ScanPlan, Told]]:
-    """The scans that are read for a stream, each with the streams that are told of it."""
+    """The scans of a stream, each with the streams that its record counts are attributed to."""
     for leaf in leaves:
         if isinstance(leaf, ScanPlan):
             yield leaf, told
@@ -125,10 +125,11 @@ def _scans_below(
         yield from read_scans(stream, fed.leaves, shared, one.streams if one else told)
 
 
-# ---- Sources that several scans of a pipeline read alike: their records are decoded once per epoch.
+# ---- Sources that several scans of a pipeline read alike: their records are decoded once per
+# epoch.
 #
-# Only in large epochs, and where decoding is work for Spark: keeping what was decoded costs more than
-# a small epoch takes. What tasks read themselves they read once in any case, see `reading`.
+# Only in large epochs, and where decoding is work for Spark: keeping what was decoded costs more
+# than a small epoch takes. What tasks read themselves they read once in any case, see `reading`.
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def shared_scans(
 ) -> dict[Place, SharedScan]:
     """Which scans are one; `alike` are streams whose ranges of a source are the same.
 
-    Each scan comes with its stream, and those that are told of it.
+    Each scan has its stream, and the streams that its counts are attributed to.
     """
     found: dict[Place, list[tuple[Told, ScanPlan, Read]]] = {}
     by_spark: set[Place] = set()
@@ -170,7 +171,7 @@ def shared_scans(
             and {scan.partitioned for _, scan, _ in found[place]} == {partitioned}
         ]
         together = [item for place in places for item in found[place]]
-        # Whose partitions have watermarks of their own is told to one origin.
+        # The partitions of a source with partition watermarks are reported to one origin.
         origins = {scan.index for _, scan, _ in together if partitioned}
         if len(together) > 1 and len(origins) < 2:
             read = merged([read for _, _, read in together])

@@ -92,7 +92,7 @@ def _may_fail(column: Column) -> bool:
 
 
 _BAD = "_tg_bad"
-# What readers and computed columns tell of a row besides its columns.
+# Hidden columns of readers and computed columns.
 _ABOUT_RECORDS = (BAD_RECORD, BAD_REASON, BAD_COLUMN, RECORD_FILE, RECORD_LINE)
 _HIDDEN = (*_ABOUT_RECORDS, FAILED, *ARRIVAL, PARTITION)
 
@@ -111,7 +111,7 @@ def source_frame(source: Source, raw: DataFrame) -> DataFrame:
 def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     """The rows of a source for a stage: its columns by id, and the hidden ones.
 
-    A record that cannot be used stays, turned off, so that somebody counts it.
+    A malformed record is kept, but not selected, so that it is counted.
     """
     bad = is_bad(source, frame)
     side = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"

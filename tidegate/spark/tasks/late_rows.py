@@ -54,7 +54,7 @@ def with_late(
 ) -> LateRowsFrame:
     """Late rows as rows of columns of their own, so that SQL can be made of them.
 
-    Each reader is told how many came, by a note among the rows of the stream itself.
+    Task reports among the rows of the stream attribute the number of late rows to each reader.
     """
     fields = [pa.field(_column(number), f.type) for number, f in enumerate(late)]
     hidden = [pa.field(_NOW, pa.int64()), pa.field(IS_LATE, pa.bool_())]

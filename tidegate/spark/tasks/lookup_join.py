@@ -1,4 +1,4 @@
-"""The task that asks lookup tables: each batch of rows gets all the rows that were found for it."""
+"""The task of a lookup join: add the matching rows of the table to each batch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnrichSpec:
-    """A lookup as tasks know it: the name of its table in orders, and the columns of its keys."""
+    """A lookup: its table in the epoch spec, the reader, and the key columns."""
 
     table: str
     reader: LookupReaderFactory
     keys: tuple[str, ...]
-    # What comes out: the columns that pass by, and the rows that were found.
+    # The output: the columns of the input, and a list of the matching rows.
     output: pa.Schema
 
 
 def enriching(spec: EnrichSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow."""
+    """Return the function for mapInArrow."""
 
     def enrich(batches: Batches) -> Batches:
         epoch_spec = place.read()

@@ -1,8 +1,8 @@
-"""The order of an epoch: what the driver tells the tasks of a frame that is built once.
+"""The epoch spec that the driver writes for tasks, and the control messages of tasks.
 
-A frame outlives its epochs, so what changes between them cannot be part of it. The driver writes an
-order before it runs the job, and every task reads it: which ranges to read, where the state of each
-key group lies, what time it is. Orders are forgotten with the job; nothing is recovered from them.
+A DataFrame is built once and used for many epochs, so it cannot contain what changes between them.
+The driver writes an epoch spec before it runs the job, and every task reads it: splits, state
+handles and the processing time. Nothing is recovered from epoch specs.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from tidegate.storage import open_store
 
 @dataclass(frozen=True)
 class EpochSpec:
-    """What the tasks of one epoch need to know."""
+    """The parameters of one epoch for its tasks."""
 
     generation: int
     epoch: int
     now_us: int
-    # Whether this is the end of all input: no row comes after it.
+    # True if this is the last epoch of a bounded run.
     ends: bool = False
-    # By source: what each task reads of it.
+    # Splits of each task, by source.
     splits: dict[str, list[list[Any]]] = field(default_factory=dict)
-    # By operator and key group: where the state is.
+    # State handles by operator and key group.
     state_handles: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
-    # By lookup table: what tasks must know to see it as it is in this epoch.
+    # Versions of lookup tables for this epoch.
     lookups: dict[str, Any] = field(default_factory=dict)
-    # By source: how many partitions it has, where each has a watermark of its own.
+    # Number of partitions, for sources whose partitions have their own watermarks.
     partitions: dict[str, int] = field(default_factory=dict)
 
     @property
     def stamp(self) -> str:
-        """Begins the names of all files of this epoch."""
+        """The prefix of the names of all files of this epoch."""
         return f"{self.generation:03d}-{self.epoch:012d}"
 
 
 @dataclass(frozen=True)
 class EpochSpecStore:
-    """Where a driver leaves its orders. Each driver has its own place, so that one that should be
-    dead cannot speak to the tasks of another."""
+    """The location of a driver's epoch specs.
+
+    Each driver has its own, so that a zombie driver cannot influence the tasks of another one.
+    """
 
     uri: str
     name: str
@@ -62,18 +64,18 @@ class EpochSpecStore:
         open_store(self.uri).delete([self.name])
 
 
-# ---- Python workers of Spark, where small tasks must be quick.
+# ---- Python workers
 
-# What the first tasks load is not all the same: packing, processing, unpacking.
+# The first tasks of a worker load different modules.
 _TASKS = 4
 _seen = 0
 
 
 def keep_what_is_loaded() -> None:
-    """Exclude what a worker has loaded from garbage collection.
+    """Exclude the loaded modules from garbage collection.
 
-    Spark has a worker search after every task, and the next task waits for it. Modules are most of
-    what there is to search, and stay for good: without them it takes a fraction of the time.
+    Spark collects garbage after every task, and the next task waits for it. Most objects are
+    modules, which stay loaded; without them a collection is much faster.
     """
     global _seen
     if _seen < _TASKS:
@@ -82,17 +84,17 @@ def keep_what_is_loaded() -> None:
 
 
 def task_number() -> int:
-    """The number of this task in its stage."""
+    """Return the number of this task in its stage."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     return int(context.partitionId()) if context is not None else 0
 
 
-# ---- What passes by rows on its side: notes for the driver, late rows, dead letters, and ticks.
+# ---- Control messages: task reports, late rows, dead letters and watermark updates.
 #
-# It travels in a column of its own, as bytes whose first one says what it is. Ticks of an operator go
-# to the operator above it, everything else through all stages up to the sinks of the stream.
+# They travel in a separate column next to rows, as bytes with a prefix for their kind. Watermark
+# updates of an operator go to the next operator, all others to the sinks of the stream.
 
 WATERMARKS = b"T"
 REPORT = b"N"
@@ -115,7 +117,7 @@ def watermark_bytes(*updates: WatermarkUpdate) -> bytes:
 
 @dataclass
 class ControlMessages:
-    """What came by, sorted by kind."""
+    """Control messages, sorted by kind."""
 
     reports: list[bytes] = field(default_factory=list)
     late: list[bytes] = field(default_factory=list)
@@ -136,6 +138,6 @@ class ControlMessages:
                 {REPORT: self.reports, _LATE: self.late, _LETTER: self.failed}[kind].append(content)
 
     def passing(self) -> list[bytes]:
-        """What goes on to the sinks, as it came."""
+        """Return the messages that are passed on to the sinks."""
         kinds = ((REPORT, self.reports), (_LATE, self.late), (_LETTER, self.failed))
         return [kind + content for kind, contents in kinds for content in contents]

@@ -1,7 +1,7 @@
 """What tasks read themselves, for all streams of a pipeline at once.
 
 A record is read and decoded once, and packed for every operator that wants it. What was packed for
-all of them goes through one shuffle, which Spark runs once, whoever reads it. Streams without
+all of them goes through one shuffle, which Spark runs once. Streams without
 operators have their rows staged right there; their notes go with those of an operator.
 """
 
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 # ---- Sources that tasks read and judge themselves: no row goes to Spark's SQL and back.
 #
-# What cannot be used is counted as everywhere: records that cannot be read, without a value where one
-# must be, without an event time, or with one too far in the future.
+# What cannot be used is counted as everywhere: records that cannot be read, without a value where
+# one must be, without an event time, or with one too far in the future.
 
 # The event time of records, and which of them are bad; None if none is.
 Judged = tuple[pa.Array, pa.Array | None]
@@ -70,7 +70,7 @@ class DirectScan:
     reader: SplitReader
     # The stream and the source, in lower case.
     place: tuple[str, str]
-    # Who is told how many records there were.
+    # The streams that the number of records is attributed to.
     streams: tuple[str, ...]
     index: int
     columns: tuple[tuple[str, Vector], ...]
@@ -88,7 +88,7 @@ class DirectScan:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """What goes to an operator besides columns: one origin alone need not be told."""
+        """Hidden columns for an operator; the origin is omitted if there is only one."""
         return (*([ORIGIN] if self.partitioned else []), EVENT_TIME, SELECTED, CONTROL)
 
     def partitions_of(self, epoch_spec: EpochSpec) -> list[WatermarkUpdate]:
@@ -131,7 +131,9 @@ class DirectScan:
             raise VectorFailed(str(error)) from None
 
     def _judged(self, batch: pa.RecordBatch, now_us: int) -> Judged:
-        tests = [pc.is_null(_array(vector.evaluate(batch), batch.num_rows)) for vector in self.required]
+        tests = [
+            pc.is_null(_array(vector.evaluate(batch), batch.num_rows)) for vector in self.required
+        ]
         if BAD_RECORD in batch.schema.names:
             tests.append(pc.is_valid(batch.column(BAD_RECORD)))
         if self.time is None:
@@ -162,16 +164,16 @@ _LEAST_BYTES = 8 << 20
 
 
 class Taker(Protocol):
-    """What a task does with the rows that it has read."""
+    """A consumer of the rows that a task has read."""
 
     def add(self, batch: pa.RecordBatch) -> Batches:
-        """Take in rows; what has become too much to hold is sent."""
+        """Buffer rows; flush when the buffer is full."""
 
     def tell(self, report: bytes) -> None:
-        """Pass a note on to the driver."""
+        """Send a report to the driver."""
 
     def finish(self) -> Batches:
-        """What has not been sent yet."""
+        """Flush the remaining rows."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class ReadRange:
     readers: tuple[Reader, ...]
 
     def run(self, epoch_spec: EpochSpec, tasks: Sequence[int]) -> Batches:
-        """Read the shares of some tasks, and give everybody the rows that it wants."""
+        """Read the splits of some tasks and distribute the rows to all readers."""
         limit = max(BYTES_TO_SEND // len(self.readers), _LEAST_BYTES)
         takers = [(each, each.taker(epoch_spec, tasks, limit)) for each in self.readers]
         first = self.readers[0].scan
@@ -264,7 +266,9 @@ class ReadRange:
 
 
 def reading(ranges: Sequence[ReadRange], place: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow: rows for a shuffle, or notes where there are no operators."""
+    """Return the function for mapInArrow: rows for a shuffle, or reports of streams without
+    operators.
+    """
 
     def run(batches: Batches) -> Batches:
         epoch_spec = place.read()
@@ -281,7 +285,9 @@ def ranges_of(
     first_of: Mapping[Place, Place],
     reader_of: Callable[[Sequence[DirectScan]], SplitReader | None],
 ) -> tuple[ReadRange, ...]:
-    """What is read for all of them; `first_of` tells the first place where the same is read."""
+    """Group readers by range; `first_of` maps (stream, source) to the first one with the same
+    range.
+    """
     found: dict[Place, list[Reader]] = {}
     for each in readers:
         place = each.scan.place
@@ -309,8 +315,8 @@ class Reading:
     shuffled: DataFrame | None = None
 
     def packed(self, member: int) -> DataFrame:
-        """What came for one operator."""
-        assert self.shuffled is not None, "nobody has read"
+        """Return the shuffled rows of one operator."""
+        assert self.shuffled is not None, "the ranges were read"
         if len(set(self.members.values())) == 1:
             return self.shuffled
         # A plain comparison would be moved below the shuffle, and every reader had its own then.
@@ -328,7 +334,7 @@ class ReadFrame:
 
     spark: SparkSession
     split: str
-    # Those whose scans read here: each is told how many records there were.
+    # The streams that the number of records is attributed to.
     streams: tuple[str, ...]
     place: EpochSpecStore
     tasks: int

@@ -1,7 +1,7 @@
-"""From Spark's rows to operators: rows are packed by key group.
+"""The shuffle write: pre-aggregate rows and partition them by key group.
 
-`Packer` runs in the tasks that read: it lifts rows to partials, cuts them by key group, and sends
-a blob to each, with a tick that tells the event time; where rows are many, several.
+`ShuffleWriter` runs in the tasks that read rows. It sends a blob of rows to each key group, with
+the watermark updates of the task; large inputs are sent in several parts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ShuffleSpec:
     several places: one for each part of the query that reads it.
     """
 
-    # Who is told of records of no use.
+    # The streams that malformed records are attributed to.
     streams: tuple[str, ...]
     operator: Operator
     port: int
@@ -172,7 +172,7 @@ class ShuffleWriter:
         columns = {name: table.column(name) for name in table.column_names}
         columns.setdefault(PANE, _zeros(table.num_rows))
         columns[HASH] = _zeros(table.num_rows)
-        return from_partials(operator.groups, pa.table(columns))
+        return from_partials(operator.aggregator, pa.table(columns))
 
     def _rows(self, table: pa.Table) -> pa.Table:
         """The columns that the operator knows; its panes are found here."""
@@ -237,7 +237,11 @@ class ShuffleWriter:
         if self.bad:
             self.reports.append(report_bytes({"streams": self.spec.streams, "malformed": self.bad}))
         if self.grouped:
-            shrunk = {"pre_aggregated": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
+            shrunk = {
+                "pre_aggregated": self.spec.key,
+                "rows": self.groups_of,
+                "groups": self.grouped,
+            }
             self.reports.append(report_bytes(shrunk))
         updates = [WatermarkUpdate(*place, mark) for place, mark in sorted(self.marks.items())]
         heard = [

@@ -33,7 +33,7 @@ class StagedSink:
     factory: SinkWriterFactory
     columns: tuple[str, ...]
     names: tuple[str, ...]
-    # The column that says which rows are its (late ones, dead letters); None: those of the stream.
+    # The column that selects its rows (late rows, dead letters); None for the rows of the stream.
     chosen: str | None = None
 
 
@@ -130,7 +130,9 @@ class Staging:
         if self.control.failed:
             own["failed"] = len(self.control.failed)
         if self.marks:
-            own["event_times_us"] = {_place_name(number): mark for number, mark in self.marks.items()}
+            own["event_times_us"] = {
+                _place_name(number): mark for number, mark in self.marks.items()
+            }
         return [report_bytes(report) for report in [*reports, own]]
 
 

@@ -1,4 +1,4 @@
-"""The task of an operator: unpack what came for its key groups, step, write the new state.
+"""The task of an operator: unpack the rows of its key groups, step, write the new state.
 
 It hands on rows with their hidden columns: the operator's own tick, and on the side what passes by,
 rows that came too late, and a note for each key group that says where its state is now.
@@ -51,7 +51,7 @@ class GivesRows(Protocol):
         """Return the origin of the ticks among its rows."""
 
     def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
-        """What it makes of what came for one task."""
+        """Return the function that processes the input of one task."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class StepSpec:
     others: tuple[str, ...] = ()
 
     def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
-        """What the operator makes of what came for one task."""
+        """Process the input of one task."""
         return StepTask(self, epoch_spec).run(batches)
 
     @cached_property
@@ -204,7 +204,7 @@ def _column(given: dict[str, Any], field: pa.Field, count: int) -> Any:
 
 
 def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
-    """What came, by key group, and what only passes."""
+    """Group the input by key group; separate the messages that are passed on."""
     came: dict[int, list[_Came]] = {}
     passing: list[bytes] = []
     for batch in batches:
