@@ -48,8 +48,8 @@ from tidegate.operators.operator import Tables
 class GroupSpec:
     """Keys and aggregate calls of a GROUP BY. Argument j of call i is the column `a{i}_{j}`.
 
-    With grouping sets, a row has one copy per set. `counted_copy` is then the index of the key that
-    tells the copies apart and its value in the copy that counts as an input row.
+    With grouping sets, a row has one copy per set. `counted_copy` is then the index of the key
+    that distinguishes the copies, and its value in the copy that counts as an input row.
     """
 
     keys: tuple[pa.DataType, ...]
@@ -479,7 +479,7 @@ def partial_sql(
     for index, item in enumerate(aggregator.accumulators):
         if item is None:
             continue
-        assert isinstance(item, PlainAccumulator), "there are no bags"
+        assert isinstance(item, PlainAccumulator), "the aggregator has no bags"
         columns = _fold_filter(spec.calls[index], item, list(arguments[index]))
         sql = item.partial_sql(columns) if columns is not None else None
         if sql is None:

@@ -217,7 +217,7 @@ class SessionAggregate(GroupByOperator):
         return [self.layout.to_output(self._with_ends(rows))] if rows.num_rows else []
 
     def _with_ends(self, results: pa.Table) -> pa.Table:
-        """Move the start to a column of its own and the end to the pane, as the layout expects."""
+        """Move the start to its own column and the end to the pane, as the layout expects."""
         starts = results.column(PANE)
         last = results.column(self._last_result)
         ends = pc.add(last, pa.scalar(self.gap_us, pa.int64()))

@@ -6,7 +6,7 @@ result. States can be combined in any split of the rows. There are two kinds:
 - a `PlainAccumulator` keeps a fixed number of columns per group, which Arrow kernels or its own
   code merge;
 - a `BagAccumulator` needs the values themselves, for example for DISTINCT, percentiles, or to
-  retract rows from an aggregate that cannot be inverted. It reads a table of its own with the
+  retract rows from an aggregate that cannot be inverted. It reads a separate table with the
   values of every group and how often each occurs, or in order of arrival.
 
 An aggregate function is one class; facts about it are class attributes. `base` defines the two

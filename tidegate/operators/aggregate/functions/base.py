@@ -117,7 +117,7 @@ class BagAccumulator(Accumulator):
 
     A row of that table is a value and how often it occurs; `count_kernel` merges these counts. With
     `order_sensitive` the values are in order of their first arrival; with `keeps_order` every
-    arrival is a row of its own. Rows with NULL in a required value are left out.
+    arrival is a separate row. Rows with NULL in a required value are left out.
     """
 
     # The plain aggregate that is used instead, over distinct values, if rows can be retracted.

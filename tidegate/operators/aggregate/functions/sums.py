@@ -456,7 +456,7 @@ class Sum(_SumAndCount):
     names = ("sum",)
 
     def __init__(self, call: AggregateCall) -> None:
-        # Without retractions, NULL says that a group has no values. Otherwise a count is needed.
+        # Without retractions, the sum of no values is NULL. Otherwise a count is needed.
         super().__init__(call, total_of(call), counts=call.retracts)
 
     def evaluate(self, states: Sequence[Column]) -> Column:
