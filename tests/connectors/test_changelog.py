@@ -45,15 +45,15 @@ def upserts(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 @st.composite
 def changelogs(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     """Generate changes that only retract existing rows."""
-    rows: list[tuple[Any, Any]] = []
+    existing: list[tuple[Any, Any]] = []
     rows: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(0, 12))):
-        if rows and draw(st.booleans()):
-            gone = rows.pop(draw(st.integers(0, len(rows) - 1)))
+        if existing and draw(st.booleans()):
+            gone = existing.pop(draw(st.integers(0, len(existing) - 1)))
             rows.append((*gone, draw(st.sampled_from(["-U", "-D"]))))
         else:
             row = (draw(keys), draw(values))
-            rows.append(row)
+            existing.append(row)
             rows.append((*row, draw(st.sampled_from(["+I", "+U"]))))
     return rows
 
