@@ -113,7 +113,7 @@ def test_streams_that_a_script_does_not_declare_go(data: Path, tmp_path: Path) -
         needed = {f"state/{f}" for o in manifest.operators.values() for f in o.files}
         assert {item.name for item in store.list("state")} == needed
         assert [item.name for item in store.list("offsets")] == [f"offsets/s/names-{stream}"]
-    assert set(DataDirectory(data).streams()) == {"live"}
+    assert set(DataDirectory(data).stream_sizes()) == {"live"}
     # Rows that were inserted are somebody's.
     assert (data / "_sources" / "s" / "rows" / "000000000000.arrow").exists()
     again = ran(data, "--script", tmp_path / "script.sql")
@@ -125,7 +125,7 @@ def test_streams_can_be_named(data: Path) -> None:
     assert ran(data, "OLD").exit_code == 0
     assert last(data, "main").streams == {"live": live} and last(data, "main").epoch == 7
     assert set(last(data, "apart").streams) == {"own", "live"}
-    assert set(DataDirectory(data).streams()) == {"late", "live"}
+    assert set(DataDirectory(data).stream_sizes()) == {"late", "live"}
     result = ran(data, "odl")
     assert result.exit_code and "keeps nothing of a stream odl" in result.stderr
 
@@ -205,7 +205,7 @@ def test_dead_after_any_step_the_directory_is_whole(tmp_path: Path, loses: bool)
             assert manifest.streams["live"] == live.streams["live"], f"after {steps} steps"
             assert manifest.operators["live.1"] == live.operators["live.1"]
             Pruning(directory, {"main": {"old"}}, {"old"}).run()
-        assert set(manifest.streams) == {"live"} and directory.streams() == {}
+        assert set(manifest.streams) == {"live"} and directory.stream_sizes() == {}
         steps += 1
     assert steps > 20
 

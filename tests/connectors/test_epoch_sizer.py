@@ -69,7 +69,7 @@ def test_reads_a_backlog_of_inserts_in_several_epochs(tmp_path: Path) -> None:
     for _ in range(30):
         harness.inserts.append(pa.table({"a": pa.array(values, pa.int64())}))
     pipeline = harness.pipeline()
-    pipeline.pace.bytes = 200 << 10
+    pipeline.epoch_sizer.bytes = 200 << 10
     pipeline.start(harness.streams, until_end=True)
     assert pipeline._thread is not None
     pipeline._thread.join(60)

@@ -54,7 +54,7 @@ class Viewed(PipelineHarness):
                 stream.name,
                 True,
             )
-            implied.options._values["shape"] = SHAPE
+            implied.options._values["schema"] = SHAPE
             object.__setattr__(member, "sinks", (implied, *kept))
 
     def pipeline(self, **config: Any) -> PythonPipeline:
@@ -65,8 +65,8 @@ class Viewed(PipelineHarness):
                 self.directory.stream(sink.source).uri,
                 stream,
                 lambda *_: None,
-                member.columns(sink),
-                restorable=self.kept,
+                member.sink_columns(sink),
+                restorable=self.manifests,
             )
         )
         object.__setattr__(made.context, "open_sink", opened)

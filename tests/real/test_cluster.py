@@ -51,7 +51,7 @@ class Life:
 
     def in_mid_epoch(self) -> None:
         """Return when the driver has given an order, which begins a job."""
-        orders = self.campaign.data / "_orders"
+        orders = self.campaign.data / "_epoch_specs"
 
         def given() -> list[int]:
             return [path.stat().st_mtime_ns for path in orders.glob("*.json")]

@@ -150,7 +150,7 @@ def test_a_window_is_kept_over_epochs_and_restarts_and_closes_with_its_tick(tmp_
     assert second.mark == 10 * SECOND
     late = tasks.epoch((1, 2, 5), (1, 10, 6))
     assert (late.rows, late.mark) == ([], 10 * SECOND)
-    assert sum(report["late_rows"] for report in late.reports.reports[KEY]) == 1
+    assert sum(report["late_rows"] for report in late.reports.operator_reports[KEY]) == 1
     assert tasks.epoch(ends=True).rows == [(1, 20 * SECOND, 6, 6)]
 
 
@@ -182,7 +182,7 @@ def test_a_changed_operator_forgets_its_rows_but_not_the_time(tmp_path: Path) ->
     changed = tasks.restarted(operator("max"))
     found = changed.epoch((2, 13, 7), (3, 1, 1))
     assert (found.rows, found.mark) == ([], 13 * SECOND)
-    reports = found.reports.reports[KEY]
+    reports = found.reports.operator_reports[KEY]
     assert {report["discarded"] for report in reports} == {1}
     assert sum(report["late_rows"] for report in reports) == 1
     assert changed.epoch((-1, 20, 0)).rows == [(2, 20 * SECOND, 7)]
