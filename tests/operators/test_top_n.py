@@ -1,4 +1,4 @@
-"""The first rows of each partition, by example."""
+"""Top-N, by example."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ LISTS = pa.list_(D)
 
 @dataclass(frozen=True)
 class Query:
-    """The columns of a row are its keys, then its values; `order` names values by their place.
+    """The columns of a row are its keys, then its values; `order` refers to values by index.
 
-    The id of a row is its place in its epoch, unless `places` is off; its time is its pane.
+    The id of a row is its input position in the epoch, unless `with_positions` is off; its time is
+    its pane.
     """
 
     keys: tuple[pa.DataType, ...] = (S,)
@@ -40,39 +41,39 @@ class Query:
     order: tuple[tuple[int, bool, bool], ...] = ((0, False, True),)
     limit: int = 1
     function: str = "ROW_NUMBER"
-    ranked: bool = False
+    with_rank: bool = False
     mode: str = "changes"
     retracts: bool = False
     ttl_us: int | None = None
     keeps_late: bool = False
-    places: bool = True
+    with_positions: bool = True
     limits: Limits = NO_LIMITS
-    # The values that come out.
-    shown: tuple[int, ...] | None = None
+    # The values in the result.
+    selected: tuple[int, ...] | None = None
     latest: bool = False
 
     @property
-    def _shown(self) -> tuple[int, ...]:
-        return tuple(range(len(self.values))) if self.shown is None else self.shown
+    def _selected(self) -> tuple[int, ...]:
+        return tuple(range(len(self.values))) if self.selected is None else self.selected
 
     @property
     def ranking(self) -> Ranking:
         return Ranking(
             self.keys,
             tuple(Ordering(self.values[i], desc, first) for i, desc, first in self.order),
-            (*self.keys, *(self.values[i] for i in self._shown)),
+            (*self.keys, *(self.values[i] for i in self._selected)),
             self.limit,
             self.function,
-            pa.int32() if self.ranked else None,
+            pa.int32() if self.with_rank else None,
             latest=self.latest,
         )
 
     def operator(self) -> Operator:
-        """As `spark.top_n` chooses it."""
-        needed = pa.schema([f for f in self.table([]).schema if not f.name.startswith("l")])
-        late = LateRows("top_n", needed, (L, L)) if self.keeps_late else None
+        """Return the operator that `physical.top_n` would choose."""
+        required = pa.schema([f for f in self.table([]).schema if not f.name.startswith("l")])
+        late_rows = LateRows("top_n", required, (L, L)) if self.keeps_late else None
         if self.mode == "windows":
-            return WindowTopN(self.ranking, late_rows=late, limits=self.limits)
+            return WindowTopN(self.ranking, late_rows=late_rows, limits=self.limits)
         return UpdatingTopN(
             self.ranking,
             self.retracts,
@@ -80,7 +81,7 @@ class Query:
             self.mode == "end",
             self.mode != "end",
             self.ttl_us,
-            late,
+            late_rows,
             self.limits,
         )
 
@@ -91,14 +92,17 @@ class Query:
         }
         for index, kind in enumerate(self.keys):
             columns[f"k{index}"] = columns[f"c{index}"] = kind, [row.keys[index] for row in rows]
-        for index, (place, *_) in enumerate(self.order):
-            columns[f"o{index}"] = self.values[place], [row.values[place] for row in rows]
-        for index, place in enumerate(self._shown, len(self.keys)):
-            columns[f"c{index}"] = self.values[place], [row.values[place] for row in rows]
+        for index, (value, *_) in enumerate(self.order):
+            columns[f"o{index}"] = self.values[value], [row.values[value] for row in rows]
+        for index, value in enumerate(self._selected, len(self.keys)):
+            columns[f"c{index}"] = self.values[value], [row.values[value] for row in rows]
         if self.retracts:
             columns[OP] = S, [_op(row) for row in rows]
-        columns[ARRIVAL_FILE] = S, [f"{row.id // 3:05}" if self.places else "" for row in rows]
-        columns[ARRIVAL_ROW] = L, [row.id % 3 if self.places else 0 for row in rows]
+        columns[ARRIVAL_FILE] = (
+            S,
+            [f"{row.id // 3:05}" if self.with_positions else "" for row in rows],
+        )
+        columns[ARRIVAL_ROW] = L, [row.id % 3 if self.with_positions else 0 for row in rows]
         if self.keeps_late:
             columns["l0"] = L, [row.id for row in rows]
             columns["l1"] = L, [row.ts for row in rows]
@@ -113,12 +117,12 @@ def _op(row: Row) -> str:
     return ops[row.id % 2]
 
 
-def rows(*items: tuple[Any, ...], weight: int = 1, ts: int = 0) -> list[Row]:
-    """Each item is the key and the values; they came in this order."""
+def make_rows(*items: tuple[Any, ...], weight: int = 1, ts: int = 0) -> list[Row]:
+    """Return rows in the order of their arrival; each item is the key and the values."""
     return [Row(ts, item[:1], item[1:], weight, id) for id, item in enumerate(items)]
 
 
-# Order
+# ---- Order
 
 
 @pytest.mark.parametrize(
@@ -135,77 +139,79 @@ def rows(*items: tuple[Any, ...], weight: int = 1, ts: int = 0) -> list[Row]:
         (L, [-(2**63), -1, 2**62, 2**63 - 1]),
     ],
 )
-def test_values_are_ordered_as_spark_does_it(kind: pa.DataType, ascending: list[Any]) -> None:
+def test_sort_codes_order_values_like_spark(kind: pa.DataType, ascending: list[Any]) -> None:
     column = pa.array([None, *reversed(ascending)], kind)
     for descending in (False, True):
         for first in (False, True):
-            found = np.argsort(sort_codes(column, Ordering(kind, descending, first)))
-            wanted = list(range(1, len(column)))
-            wanted = wanted if descending else wanted[::-1]
-            assert found.tolist() == ([0, *wanted] if first else [*wanted, 0])
+            order = np.argsort(sort_codes(column, Ordering(kind, descending, first)))
+            expected = list(range(1, len(column)))
+            expected = expected if descending else expected[::-1]
+            assert order.tolist() == ([0, *expected] if first else [*expected, 0])
 
 
-def test_zeros_are_peers_and_so_are_nan() -> None:
+def test_zeros_are_peers_and_nan_are_peers() -> None:
     column = pa.array([0.0, -0.0, NAN, -NAN, None, None])
     assert sort_codes(column, Ordering(D)).tolist() == [1, 1, 7, 7, -8, -8]
 
 
-def test_what_has_no_order_is_rejected() -> None:
+def test_rejects_types_without_an_order() -> None:
     with pytest.raises(RunError, match="ORDER BY is not supported over list"):
         Ranking((S,), (Ordering(LISTS),), (S,), 1)
     with pytest.raises(RunError, match="PARTITION BY is not supported over map"):
         Ranking((pa.map_(S, L),), (Ordering(L),), (S,), 1)
 
 
-# Changes
+# ---- Changes
 
 
-def test_the_first_row_of_a_key_comes_and_changes() -> None:
+def test_updates_the_first_row_of_a_key() -> None:
     run = Query().harness()
-    assert run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main == [("a", 5, "x", "+I")]
-    assert run.rows(rows(("a", 6, "z"))).main == []
+    assert run.rows(make_rows(("a", 5, "x"), ("a", 7, "y"))).main == [("a", 5, "x", "+I")]
+    assert run.rows(make_rows(("a", 6, "z"))).main == []
     run.restart()
-    assert run.rows(rows(("a", 3, "w"), ("b", 1, "v"))).main == [
+    assert run.rows(make_rows(("a", 3, "w"), ("b", 1, "v"))).main == [
         ("a", 5, "x", "-U"),
         ("a", 3, "w", "+U"),
         ("b", 1, "v", "+I"),
     ]
 
 
-def test_of_peers_the_one_that_came_first_wins() -> None:
+def test_first_arrival_wins_among_peers() -> None:
     query = Query(limit=1, values=(L, S))
-    first, second, third = rows(("a", 1, "first"), ("a", 1, "second"), ("a", 1, "third"))
+    first, second, third = make_rows(("a", 1, "first"), ("a", 1, "second"), ("a", 1, "third"))
     run = query.harness()
-    # Tasks and batches come in any order.
+    # Tasks and batches are shuffled in any order.
     assert run.epoch([[[third]], [[second], [first]]]).main == [("a", 1, "first", "+I")]
     assert run.rows([replace(first, values=(1, "later"))]).main == []
-    run = replace(query, places=False).harness()
+    run = replace(query, with_positions=False).harness()
     assert run.epoch([[[third, first]], [[second]]]).main == [("a", 1, "third", "+I")]
 
 
 @pytest.mark.parametrize("mode", ["changes", "end", "windows"])
-def test_the_rows_that_came_last_can_be_the_first(mode: str) -> None:
-    query = Query(order=(), limit=2, ranked=True, mode=mode, values=(L,), latest=True)
+def test_latest_ranks_the_last_arrival_first(mode: str) -> None:
+    query = Query(order=(), limit=2, with_rank=True, mode=mode, values=(L,), latest=True)
     run = query.harness()
-    first, second, third = rows(("a", 1), ("a", 2), ("a", 3))
-    # Tasks and batches come in any order.
-    told = [*run.epoch([[[third]], [[second], [first]]]).main]
+    first, second, third = make_rows(("a", 1), ("a", 2), ("a", 3))
+    # Tasks and batches are shuffled in any order.
+    emitted = [*run.epoch([[[third]], [[second], [first]]]).main]
     run.restart()
-    told += [*run.rows(rows(("b", 4), ("a", 5))).main, *run.end().main]
-    changes = [row for row in told if row[-1] in ("-U", "-D")]
-    left = {row[:3] for row in told} - {row[:3] for row in changes}
-    assert left == {("a", 5, 1), ("a", 3, 2), ("b", 4, 1)}
+    emitted += [*run.rows(make_rows(("b", 4), ("a", 5))).main, *run.end().main]
+    retracted = {row[:3] for row in emitted if row[-1] in ("-U", "-D")}
+    assert {row[:3] for row in emitted} - retracted == {("a", 5, 1), ("a", 3, 2), ("b", 4, 1)}
 
 
-def test_with_a_rank_rows_are_known_by_it() -> None:
-    run = Query(limit=2, ranked=True).harness()
-    assert run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main == [
+def test_with_rank_updates_the_row_of_each_rank() -> None:
+    run = Query(limit=2, with_rank=True).harness()
+    assert run.rows(make_rows(("a", 5, "x"), ("a", 7, "y"))).main == [
         ("a", 5, "x", 1, "+I"),
         ("a", 7, "y", 2, "+I"),
     ]
-    assert run.rows(rows(("a", 6, "z"))).main == [("a", 7, "y", 2, "-U"), ("a", 6, "z", 2, "+U")]
-    assert run.rows(rows(("a", 6, "later"))).main == []
-    assert run.rows(rows(("a", 1, "w"))).main == [
+    assert run.rows(make_rows(("a", 6, "z"))).main == [
+        ("a", 7, "y", 2, "-U"),
+        ("a", 6, "z", 2, "+U"),
+    ]
+    assert run.rows(make_rows(("a", 6, "later"))).main == []
+    assert run.rows(make_rows(("a", 1, "w"))).main == [
         ("a", 5, "x", 1, "-U"),
         ("a", 1, "w", 1, "+U"),
         ("a", 6, "z", 2, "-U"),
@@ -213,17 +219,17 @@ def test_with_a_rank_rows_are_known_by_it() -> None:
     ]
 
 
-def test_without_a_rank_rows_leave_and_come() -> None:
+def test_without_rank_deletes_and_inserts_rows() -> None:
     run = Query(limit=2).harness()
-    assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
-    assert run.rows(rows(("a", 6, "z"))).main == [("a", 7, "y", "-D"), ("a", 6, "z", "+I")]
+    assert len(run.rows(make_rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
+    assert run.rows(make_rows(("a", 6, "z"))).main == [("a", 7, "y", "-D"), ("a", 6, "z", "+I")]
 
 
-def test_equal_rows_cancel_out() -> None:
-    run = Query(limit=2, shown=(1,)).harness()
-    assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
-    assert run.rows(rows(("a", 6, "y"))).main == [], "another row that looks the same"
-    assert run.rows(rows(("a", 1, "w"), ("a", 2, "w"))).main == [
+def test_identical_rows_cancel_out() -> None:
+    run = Query(limit=2, selected=(1,)).harness()
+    assert len(run.rows(make_rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
+    assert run.rows(make_rows(("a", 6, "y"))).main == [], "an identical row takes its value"
+    assert run.rows(make_rows(("a", 1, "w"), ("a", 2, "w"))).main == [
         ("a", "x", "-D"),
         ("a", "y", "-D"),
         ("a", "w", "+I"),
@@ -231,34 +237,37 @@ def test_equal_rows_cancel_out() -> None:
     ]
 
 
-def test_as_many_equal_rows_cancel_out_as_there_are() -> None:
-    run = Query(limit=2, shown=(1,)).harness()
-    assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
-    assert run.rows(rows(("a", 1, "y"), ("a", 2, "y"))).main == [("a", "x", "-D"), ("a", "y", "+I")]
+def test_identical_rows_cancel_out_one_by_one() -> None:
+    run = Query(limit=2, selected=(1,)).harness()
+    assert len(run.rows(make_rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
+    assert run.rows(make_rows(("a", 1, "y"), ("a", 2, "y"))).main == [
+        ("a", "x", "-D"),
+        ("a", "y", "+I"),
+    ]
 
 
-def test_peers_share_a_rank_and_all_of_them_count() -> None:
-    given = rows(("a", 1, "x"), ("a", 1, "y"), ("a", 2, "z"), ("a", 3, "w"))
-    found = {
+def test_rank_functions_differ_for_peers() -> None:
+    peers = make_rows(("a", 1, "x"), ("a", 1, "y"), ("a", 2, "z"), ("a", 3, "w"))
+    results = {
         function: [
             row[2:4]
-            for row in Query(limit=2, function=function, ranked=True).harness().rows(given).main
+            for row in Query(limit=2, function=function, with_rank=True).harness().rows(peers).main
         ]
         for function in FUNCTIONS
     }
-    assert found == {
+    assert results == {
         "ROW_NUMBER": [("x", 1), ("y", 2)],
         "RANK": [("x", 1), ("y", 1)],
         "DENSE_RANK": [("x", 1), ("y", 1), ("z", 2)],
     }
 
 
-def test_null_nan_and_zero_are_partitions() -> None:
+def test_null_nan_and_zero_are_partition_keys() -> None:
     run = Query(keys=(D,)).harness()
-    first = run.rows(rows((None, 5, "x"), (NAN, 5, "x"), (0.0, 5, "x"))).main
+    first = run.rows(make_rows((None, 5, "x"), (NAN, 5, "x"), (0.0, 5, "x"))).main
     assert len(first) == 3
     run.restart()
-    again = run.rows(rows((None, 4, "y"), (-NAN, 4, "y"), (-0.0, 4, "y"))).main
+    again = run.rows(make_rows((None, 4, "y"), (-NAN, 4, "y"), (-0.0, 4, "y"))).main
     assert [row[-1] for row in again] == ["-U", "+U"] * 3
 
 
@@ -267,143 +276,147 @@ def test_without_keys_all_rows_are_one_partition() -> None:
     assert run.rows([Row(0, (), (3,)), Row(0, (), (2,), id=1)]).main == [(2, "+I")]
 
 
-# Rows that are retracted
+# ---- Retractions
 
 
-def test_a_row_that_goes_makes_room_for_the_next() -> None:
+def test_retraction_promotes_the_next_row() -> None:
     run = Query(retracts=True).harness()
-    assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 1
-    gone = run.rows(rows(("a", 5, "x"), weight=-1))
-    assert gone.main == [("a", 5, "x", "-U"), ("a", 7, "y", "+U")]
+    assert len(run.rows(make_rows(("a", 5, "x"), ("a", 7, "y"))).main) == 1
+    retracted = run.rows(make_rows(("a", 5, "x"), weight=-1))
+    assert retracted.main == [("a", 5, "x", "-U"), ("a", 7, "y", "+U")]
     run.restart()
-    assert run.rows(rows(("a", 7, "y"), weight=-1)).main == [("a", 7, "y", "-D")]
-    assert run.rows(rows(("a", 9, "z"))).main == [("a", 9, "z", "+I")]
+    assert run.rows(make_rows(("a", 7, "y"), weight=-1)).main == [("a", 7, "y", "-D")]
+    assert run.rows(make_rows(("a", 9, "z"))).main == [("a", 9, "z", "+I")]
 
 
-def test_a_row_retracted_in_its_epoch_was_never_there() -> None:
+def test_row_that_is_added_and_retracted_in_one_epoch_emits_nothing() -> None:
     run = Query(retracts=True).harness()
-    (row,) = rows(("a", 5, "x"))
+    (row,) = make_rows(("a", 5, "x"))
     assert run.epoch([[[replace(row, weight=-1)]], [[row]]]).main == []
     assert run.rows([row, replace(row, weight=-1)]).main == []
     assert sum(report["unknown"] for report in run.epochs[-1].reports) == 0
 
 
-def test_a_row_that_comes_back_in_the_same_epoch_keeps_its_place() -> None:
+def test_row_that_is_retracted_and_added_again_keeps_its_rank() -> None:
     run = Query(retracts=True).harness()
-    (x, y) = rows(("a", 1, "x"), ("a", 1, "y"))
+    (x, y) = make_rows(("a", 1, "x"), ("a", 1, "y"))
     run.rows([x])
     run.rows([y])
     assert run.epoch([[[x]], [[replace(x, weight=-1)]]]).main == []
 
 
-def test_of_equal_rows_the_last_one_is_retracted() -> None:
-    run = Query(retracts=True, values=(L, S), shown=(1,)).harness()
-    run.rows(rows(("a", 1, "x")))
-    run.rows(rows(("a", 1, "y")))
-    run.rows(rows(("a", 1, "x")))
-    assert run.rows(rows(("a", 1, "x"), weight=-1)).main == [], "the first x still stands"
-    assert len(run.rows(rows(("a", 1, "x"), weight=-1)).main) == 2
+def test_retracts_the_last_of_identical_rows() -> None:
+    run = Query(retracts=True, values=(L, S), selected=(1,)).harness()
+    run.rows(make_rows(("a", 1, "x")))
+    run.rows(make_rows(("a", 1, "y")))
+    run.rows(make_rows(("a", 1, "x")))
+    assert run.rows(make_rows(("a", 1, "x"), weight=-1)).main == [], (
+        "the first x is still in the result"
+    )
+    assert len(run.rows(make_rows(("a", 1, "x"), weight=-1)).main) == 2
 
 
-def test_rows_that_differ_only_in_their_order_are_told_apart() -> None:
-    run = Query(retracts=True, limit=1, shown=()).harness()
-    run.rows(rows(("a", 1, "x"), ("a", 2, "x")))
-    run.rows(rows(("a", 1, "x"), weight=-1))
-    assert run.rows(rows(("a", 2, "x"), weight=-1)).main == [("a", "-D")]
+def test_retraction_distinguishes_rows_by_order_columns() -> None:
+    run = Query(retracts=True, limit=1, selected=()).harness()
+    run.rows(make_rows(("a", 1, "x"), ("a", 2, "x")))
+    run.rows(make_rows(("a", 1, "x"), weight=-1))
+    assert run.rows(make_rows(("a", 2, "x"), weight=-1)).main == [("a", "-D")]
     assert sum(report["unknown"] for report in run.epochs[-1].reports) == 0
 
 
-def test_retractions_of_what_is_not_there_are_counted() -> None:
+def test_counts_retractions_of_unknown_rows() -> None:
     run = Query(retracts=True).harness()
-    assert run.rows(rows(("a", 5, "x"), ("b", 1, "y"), weight=-1)).main == []
-    run.rows(rows(("a", 5, "x")))
+    assert run.rows(make_rows(("a", 5, "x"), ("b", 1, "y"), weight=-1)).main == []
+    run.rows(make_rows(("a", 5, "x")))
     run.restart()
-    assert len(run.rows(rows(("a", 5, "x"), ("a", 5, "x"), weight=-1)).main) == 1
+    assert len(run.rows(make_rows(("a", 5, "x"), ("a", 5, "x"), weight=-1)).main) == 1
     assert sum(report["unknown"] for report in run.epochs[-1].reports) == 3
 
 
-def test_rows_with_lists_can_be_retracted() -> None:
+def test_retracts_rows_with_lists() -> None:
     query = Query(retracts=True, values=(L, LISTS), function="RANK", limit=2)
     run = query.harness()
-    given = rows(("a", 1, [NAN, 1.0]), ("a", 1, None), ("a", 1, []))
-    assert len(run.rows(given).main) == 3
-    assert run.rows(rows(("a", 1, [NAN, 1.0]), weight=-1)).main[0][-1] == "-D"
-    assert run.rows(rows(("a", 1, None), weight=-1)).main == [("a", 1, None, "-D")]
+    rows = make_rows(("a", 1, [NAN, 1.0]), ("a", 1, None), ("a", 1, []))
+    assert len(run.rows(rows).main) == 3
+    assert run.rows(make_rows(("a", 1, [NAN, 1.0]), weight=-1)).main[0][-1] == "-D"
+    assert run.rows(make_rows(("a", 1, None), weight=-1)).main == [("a", 1, None, "-D")]
     assert sum(report["unknown"] for report in run.epochs[-1].reports) == 0
 
 
-# The end, time, and limits
+# ---- The end of the input, time to live, and limits
 
 
 @pytest.mark.parametrize("retracts", [False, True])
-def test_a_bounded_input_comes_out_once(retracts: bool) -> None:
-    run = Query(mode="end", limit=2, ranked=True, retracts=retracts).harness(key_groups=1)
-    assert run.rows(rows(("a", 5, "x"), ("b", 7, "y"))).main == []
+def test_bounded_input_emits_its_result_once_at_the_end(retracts: bool) -> None:
+    run = Query(mode="end", limit=2, with_rank=True, retracts=retracts).harness(key_groups=1)
+    assert run.rows(make_rows(("a", 5, "x"), ("b", 7, "y"))).main == []
     run.restart()
-    assert run.rows(rows(("a", 4, "z"), ("a", 4, "w"))).main == []
-    given = sorted(run.end().main, key=lambda row: (row[0], row[3]))
-    assert given == [("a", 4, "z", 1), ("a", 4, "w", 2), ("b", 7, "y", 1)]
+    assert run.rows(make_rows(("a", 4, "z"), ("a", 4, "w"))).main == []
+    result = sorted(run.end().main, key=lambda row: (row[0], row[3]))
+    assert result == [("a", 4, "z", 1), ("a", 4, "w", 2), ("b", 7, "y", 1)]
     assert run.end().main == []
 
 
-def test_partitions_that_are_not_touched_are_forgotten() -> None:
+def test_time_to_live_drops_partitions_without_new_rows() -> None:
     run = Query(ttl_us=10).harness(key_groups=1)
-    run.rows(rows(("a", 5, "x"), ("b", 5, "x")), now_us=100)
-    assert run.rows(rows(("a", 9, "loses, and keeps it alive")), now_us=105).main == []
+    run.rows(make_rows(("a", 5, "x"), ("b", 5, "x")), now_us=100)
+    assert (
+        run.rows(make_rows(("a", 9, "not in the result, but keeps a alive")), now_us=105).main == []
+    )
     run.restart()
     run.epoch(now_us=111)
-    late = run.rows(rows(("a", 6, "y"), ("b", 6, "y")), now_us=112).main
+    late = run.rows(make_rows(("a", 6, "y"), ("b", 6, "y")), now_us=112).main
     assert late == [("b", 6, "y", "+I")], "b is new again"
     run.epoch(now_us=130)
     assert run.stored_names() == []
 
 
-def test_state_keeps_only_rows_that_can_come_out() -> None:
+def test_state_keeps_only_rows_that_can_be_in_the_result() -> None:
     run = Query(limit=2).harness(key_groups=1)
     with state_limits(True):
         for number in range(50):
-            found = run.rows(rows(("a", -number, "x"), ("a", 99, "y"), ("b", number, "z")))
-    assert found.reports[0]["rows"] <= 12, "compaction cuts what has lost"
+            epoch = run.rows(make_rows(("a", -number, "x"), ("a", 99, "y"), ("b", number, "z")))
+    assert epoch.reports[0]["rows"] <= 12, "compaction drops rows beyond the limit"
 
 
-def test_too_much_state_is_an_error() -> None:
+def test_state_above_the_limit_is_an_error() -> None:
     run = Query(limit=3, limits=Limits(groups=2)).harness(key_groups=1)
-    run.rows(rows(("a", 5, "x"), ("a", 6, "x")))
+    run.rows(make_rows(("a", 5, "x"), ("a", 6, "x")))
     with pytest.raises(RunError, match="top_n keeps 3 groups"):
-        run.rows(rows(("a", 7, "x")))
+        run.rows(make_rows(("a", 7, "x")))
 
 
-def test_another_limit_is_another_state() -> None:
+def test_changed_limit_discards_the_state() -> None:
     run = Query().harness()
-    run.rows(rows(("a", 5, "x")))
+    run.rows(make_rows(("a", 5, "x")))
     run.make = Query(limit=2).operator
     run.restart()
-    assert any(report["discarded"] for report in run.rows(rows(("a", 6, "x"))).reports)
+    assert any(report["discarded"] for report in run.rows(make_rows(("a", 6, "x"))).reports)
 
 
-# Windows
+# ---- Windows
 
 
-def test_windows_come_out_when_they_close() -> None:
-    run = Query(mode="windows", limit=2, ranked=True).harness(key_groups=1)
-    one = rows(("a", 5, "x"), ("b", 1, "v"), ("a", 3, "y"), ("a", 4, "z"), ts=10)
-    assert run.rows([*rows(("a", 9, "w"), ts=20), *one], watermark_us=9).main == []
+def test_emits_a_window_when_it_closes() -> None:
+    run = Query(mode="windows", limit=2, with_rank=True).harness(key_groups=1)
+    one = make_rows(("a", 5, "x"), ("b", 1, "v"), ("a", 3, "y"), ("a", 4, "z"), ts=10)
+    assert run.rows([*make_rows(("a", 9, "w"), ts=20), *one], watermark_us=9).main == []
     run.restart()
-    assert run.rows(rows(("a", 3, "later"), ts=10), watermark_us=10).main == [
+    assert run.rows(make_rows(("a", 3, "later"), ts=10), watermark_us=10).main == [
         ("b", 1, "v", 1),
         ("a", 3, "y", 1),
         ("a", 3, "later", 2),
     ]
-    assert run.rows(rows(("a", 1, "q"), ts=20), watermark_us=12).main == []
+    assert run.rows(make_rows(("a", 1, "q"), ts=20), watermark_us=12).main == []
     assert run.end().main == [("a", 1, "q", 1), ("a", 9, "w", 2)]
     assert run.stored_names() == []
 
 
-def test_windows_whose_rows_retract_change_until_they_close() -> None:
+def test_window_with_retractions_changes_until_it_closes() -> None:
     run = Query(mode="closing", retracts=True, keeps_late=True).harness(key_groups=1)
-    one, other = rows(("a", 5, "x"), ("a", 7, "y"), ts=10)
+    one, other = make_rows(("a", 5, "x"), ("a", 7, "y"), ts=10)
     assert run.rows([one, other], watermark_us=5).main == [("a", 5, "x", "+I")]
-    later = run.rows(rows(("a", 1, "z"), ts=20), watermark_us=9).main
+    later = run.rows(make_rows(("a", 1, "z"), ts=20), watermark_us=9).main
     assert later == [("a", 1, "z", "+I")], "another window is another partition"
     run.restart()
     changed = run.rows([replace(one, weight=-1)], watermark_us=10).main
@@ -413,27 +426,29 @@ def test_windows_whose_rows_retract_change_until_they_close() -> None:
     assert run.end().main == [] and run.stored_names() == []
 
 
-def test_a_window_can_open_and_close_in_one_epoch() -> None:
+def test_window_opens_and_closes_in_one_epoch() -> None:
     run = Query(mode="windows").harness(key_groups=1)
-    given = [*rows(("a", 5, "x"), ts=20), *rows(("a", 6, "y"), ts=10)]
-    assert run.rows(given, watermark_us=30).main == [("a", 6, "y"), ("a", 5, "x")]
+    rows = [*make_rows(("a", 5, "x"), ts=20), *make_rows(("a", 6, "y"), ts=10)]
+    assert run.rows(rows, watermark_us=30).main == [("a", 6, "y"), ("a", 5, "x")]
 
 
 @pytest.mark.parametrize("mode", ["windows", "closing"])
-def test_all_late_rows_are_counted(mode: str) -> None:
+def test_counts_all_late_rows(mode: str) -> None:
     run = Query(mode=mode).harness(key_groups=1)
     run.rows([], watermark_us=10)
-    late = rows(("a", 5, "x"), ("a", 6, "y"), ("a", 4, "z"), ("b", 4, "z"), ts=10)
+    late = make_rows(("a", 5, "x"), ("a", 6, "y"), ("a", 4, "z"), ("b", 4, "z"), ts=10)
     epoch = run.epoch([[late[:2], late[2:]], [late]], [WatermarkUpdate(0, 0, 11)])
     assert epoch.main == [] and epoch.late_rows == 8 and epoch.late == []
 
 
-def test_late_rows_are_kept_if_asked() -> None:
+def test_emits_late_rows_if_there_is_a_late_stream() -> None:
     run = Query(mode="windows", keeps_late=True).harness(key_groups=1)
-    assert run.rows(rows(("a", 5, "x"), ("a", 4, "y"), ts=10), watermark_us=10).main == [
+    assert run.rows(make_rows(("a", 5, "x"), ("a", 4, "y"), ts=10), watermark_us=10).main == [
         ("a", 4, "y")
     ]
-    late = run.rows([*rows(("a", 5, "x"), ("a", 6, "y"), ts=10), *rows(("a", 1, "z"), ts=11)])
+    late = run.rows(
+        [*make_rows(("a", 5, "x"), ("a", 6, "y"), ts=10), *make_rows(("a", 1, "z"), ts=11)]
+    )
     assert [row["l0"] for row in late.late] == [0, 1] and late.late_rows == 2
     assert late.late[0]["late_operator"] == "top_n"
     assert run.end().main == [("a", 1, "z")]

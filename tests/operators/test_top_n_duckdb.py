@@ -1,7 +1,7 @@
-"""Top-N over any rows, in any epochs, tasks and restarts: what DuckDB says about them in batch.
+"""Top-N equals DuckDB's batch result for any rows, split into epochs and tasks, and restarts.
 
-TIDEGATE_EXAMPLES is the number of examples over the whole file (100), TIDEGATE_SEED where they
-start; both are printed with `-s`.
+TIDEGATE_EXAMPLES is the number of examples of the whole file (100), TIDEGATE_SEED the seed of
+hypothesis; both are printed with `-s`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROPERTIES = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _say_the_seed() -> None:
+def _print_seed() -> None:
     print(f"TIDEGATE_SEED={SEED} TIDEGATE_EXAMPLES={EXAMPLES}")
 
 
@@ -47,8 +47,7 @@ _connection = duckdb.connect(config={"threads": 1})
 
 @dataclass(frozen=True)
 class Case:
-    """A query; of every epoch its rows by task and batch, the watermark, and whether it ends in
-    a restart."""
+    """A query and its epochs: rows by task and batch, the watermark, whether a restart follows."""
 
     query: Query
     epochs: tuple[tuple[list[list[list[Row]]], int, bool], ...]
@@ -59,8 +58,8 @@ class Case:
 def cases(draw: st.DrawFn, mode: str) -> Case:
     keys = draw(st.lists(KINDS, max_size=2))
     values = draw(st.lists(KINDS, min_size=1, max_size=3))
-    place = st.integers(0, len(values) - 1)
-    ordering = st.tuples(place, st.booleans(), st.booleans())
+    value = st.integers(0, len(values) - 1)
+    ordering = st.tuples(value, st.booleans(), st.booleans())
     windowed = mode in ("windows", "closing")
     retracts = mode == "closing" or (mode != "windows" and draw(st.booleans()))
     query = Query(
@@ -73,86 +72,89 @@ def cases(draw: st.DrawFn, mode: str) -> Case:
         mode,
         retracts,
         keeps_late=windowed and draw(st.booleans()),
-        places=draw(st.booleans()),
-        shown=tuple(sorted(draw(st.sets(place)))),
+        with_positions=draw(st.booleans()),
+        selected=tuple(sorted(draw(st.sets(value)))),
     )
-    if not query.keys and not query.shown:
-        query = replace(query, shown=None)
-    # Few keys, so that partitions fill up; few rows, so that what is retracted was often there.
-    some = [draw(st.lists(st.sampled_from(SAMPLES[kind]), min_size=1, max_size=2)) for kind in keys]
-    some += [SAMPLES[kind] for kind in values]
-    cells = st.tuples(*map(st.sampled_from, some))
-    content = st.sampled_from(draw(st.lists(cells, min_size=1, max_size=8)))
+    if not query.keys and not query.selected:
+        query = replace(query, selected=None)
+    # Few keys, so that partitions fill up; few rows, so that retracted rows often exist.
+    samples = [
+        draw(st.lists(st.sampled_from(SAMPLES[kind]), min_size=1, max_size=2)) for kind in keys
+    ]
+    samples += [SAMPLES[kind] for kind in values]
+    contents = st.tuples(*map(st.sampled_from, samples))
+    content = st.sampled_from(draw(st.lists(contents, min_size=1, max_size=8)))
     weights = st.sampled_from([1, 1, -1] if retracts else [1])
     panes = st.integers(-3, 6) if windowed else st.just(0)
-    row = st.tuples(content, weights, panes, st.integers(0, 3))
+    rows = st.tuples(content, weights, panes, st.integers(0, 3))
     epochs = []
-    for epoch in draw(st.lists(st.lists(row, max_size=8), max_size=8)):
+    for epoch in draw(st.lists(st.lists(rows, max_size=8), max_size=8)):
         ids = draw(st.permutations(range(len(epoch))))
         tasks: list[list[list[Row]]] = [[[], []], [[], []]]
-        for (made_of, weight, pane, task), id in zip(epoch, ids, strict=True):
-            made = Row(pane, made_of[: len(keys)], made_of[len(keys) :], weight, id)
-            tasks[task // 2][task % 2].append(made)
+        for (cells, weight, pane, task), id in zip(epoch, ids, strict=True):
+            row = Row(pane, cells[: len(keys)], cells[len(keys) :], weight, id)
+            tasks[task // 2][task % 2].append(row)
         epochs.append((tasks, draw(st.integers(-4, 6)), draw(st.booleans())))
     return Case(query, tuple(epochs), draw(st.booleans()))
 
 
-def arrived(query: Query, tasks: list[list[list[Row]]]) -> list[Row]:
-    found = [row for batches in tasks for batch in batches for row in batch]
-    return sorted(found, key=lambda row: row.id) if query.places else found
+def rows_of(query: Query, tasks: list[list[list[Row]]]) -> list[Row]:
+    """Return rows in the order of their arrival."""
+    rows = [row for batches in tasks for batch in batches for row in batch]
+    return sorted(rows, key=lambda row: row.id) if query.with_positions else rows
 
 
-def shown_of(query: Query) -> tuple[int, ...]:
-    return tuple(range(len(query.values))) if query.shown is None else query.shown
+def selected_of(query: Query) -> tuple[int, ...]:
+    return tuple(range(len(query.values))) if query.selected is None else query.selected
 
 
 def content_of(query: Query, row: Row) -> tuple[Any, ...]:
-    """What of a row the operator gets to see."""
-    places = {*shown_of(query), *(place for place, *_ in query.order)}
-    return row_identity((*row.keys, *(row.values[place] for place in sorted(places))))
+    """Return the cells of a row that the operator reads."""
+    values = {*selected_of(query), *(value for value, *_ in query.order)}
+    return row_identity((*row.keys, *(row.values[value] for value in sorted(values))))
 
 
-def standing(query: Query, known: list[Row], epoch: list[Row]) -> tuple[list[Row], int]:
-    """The rows that are there after an epoch, in the order they came; and what was not there."""
-    there, unknown = [*known, *(row for row in epoch if row.weight > 0)], 0
+def apply_changelog(query: Query, old: list[Row], epoch: list[Row]) -> tuple[list[Row], int]:
+    """Return the rows after an epoch, in the order of arrival, and the unknown retractions."""
+    rows, unknown = [*old, *(row for row in epoch if row.weight > 0)], 0
     for row in epoch:
         if row.weight < 0:
             content = (row.ts, content_of(query, row))
-            equal = [i for i, o in enumerate(there) if (o.ts, content_of(query, o)) == content]
+            equal = [i for i, o in enumerate(rows) if (o.ts, content_of(query, o)) == content]
             if equal:
-                del there[equal[-1]]
+                del rows[equal[-1]]
             else:
                 unknown += 1
-    return there, unknown
+    return rows, unknown
 
 
-def in_batch(query: Query, there: list[Row]) -> Counter[Any]:
-    """What DuckDB says about rows in the order they came."""
+def in_batch(query: Query, rows: list[Row]) -> Counter[Any]:
+    """Return DuckDB's result for rows in the order of their arrival."""
     items = (*query.keys, *query.values)
-    cells = [(*same_zero((*row.keys, *row.values)), row.ts, i) for i, row in enumerate(there)]
+    cells = [(*positive_zeros((*row.keys, *row.values)), row.ts, i) for i, row in enumerate(rows)]
     names = [f"x{i}" for i, _ in enumerate(items)] + ["pane", "arrival"]
     kinds = zip(names, (*items, L, L), strict=True)
     data = {name: pa.array([c[i] for c in cells], kind) for i, (name, kind) in enumerate(kinds)}
-    _connection.register("there", pa.table(data))
-    cut = len(query.keys)
-    by = ", ".join(["pane", *names[:cut]])
+    _connection.register("input", pa.table(data))
+    key_count = len(query.keys)
+    by = ", ".join(["pane", *names[:key_count]])
     order = [
-        f"x{cut + place} {'DESC' if desc else 'ASC'} NULLS {'FIRST' if first else 'LAST'}"
-        for place, desc, first in query.order
+        f"x{key_count + value} {'DESC' if desc else 'ASC'} NULLS {'FIRST' if first else 'LAST'}"
+        for value, desc, first in query.order
     ]
     order += ["arrival"] if query.function == "ROW_NUMBER" else []
     over = f"PARTITION BY {by}" + (f" ORDER BY {', '.join(order)}" if order else "")
-    ranks = f"SELECT arrival, {query.function}() OVER ({over}) AS r FROM there"
+    ranks = f"SELECT arrival, {query.function}() OVER ({over}) AS r FROM input"
     sql = f"SELECT arrival, r FROM ({ranks}) WHERE r <= {query.limit}"
-    found: Counter[Any] = Counter()
-    for place, rank in _connection.execute(sql).fetchall():
-        row = there[place]
-        cells = (*row.keys, *(row.values[index] for index in shown_of(query)))
-        found[row_identity((*cells, *([rank] if query.ranked else [])))] += 1
-    return found
+    result: Counter[Any] = Counter()
+    for index, rank in _connection.execute(sql).fetchall():
+        row = rows[index]
+        cells = (*row.keys, *(row.values[value] for value in selected_of(query)))
+        result[row_identity((*cells, *([rank] if query.with_rank else [])))] += 1
+    return result
 
 
-def same_zero(cells: tuple[Any, ...]) -> tuple[Any, ...]:
+def positive_zeros(cells: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(cell + 0.0 if isinstance(cell, float) else cell for cell in cells)
 
 
@@ -166,98 +168,98 @@ def examples(mode: str) -> Any:
     return lambda test: seed(SEED)(limits(given(cases(mode))(test)))
 
 
-def apply(found: Counter[Any], epoch: Epoch, by_window: bool = False) -> None:
-    """Take in changes; what is retracted was there, and pairs follow each other.
+def apply_changes(result: Counter[Any], epoch: Epoch, by_window: bool = False) -> None:
+    """Apply a changelog; checks that only emitted rows are retracted and that pairs are adjacent.
 
-    A row that leaves a window may look like one that comes into another.
+    No row may be retracted and inserted in the same epoch, except in different windows.
     """
     ops = [row[-1] for row in epoch.main]
-    for place, (*content, op) in enumerate(epoch.main):
+    for index, (*content, op) in enumerate(epoch.main):
         row = row_identity(tuple(content))
-        assert (op == "+U") == (place > 0 and ops[place - 1] == "-U")
+        assert (op == "+U") == (index > 0 and ops[index - 1] == "-U")
         if op in ("-U", "-D"):
-            assert found[row] > 0, f"{row} was not there"
-            found[row] -= 1
+            assert result[row] > 0, f"{row} was not emitted"
+            result[row] -= 1
         else:
-            found[row] += 1
+            result[row] += 1
     if by_window:
         return
-    rows_out = Counter((row_identity(row[:-1]), row[-1][0]) for row in epoch.main)
-    assert not any(rows_out[(row, "-")] for row, sign in rows_out if sign == "+"), "for nothing"
+    changes = Counter((row_identity(row[:-1]), row[-1][0]) for row in epoch.main)
+    assert not any(changes[(row, "-")] for row, sign in changes if sign == "+"), "redundant"
 
 
 @examples("changes")
-def test_changes_add_up_to_what_batch_says(case: Case) -> None:
-    run, there, missing = case.query.harness(), [], 0
-    found: Counter[Any] = Counter()
+def test_materialized_changes_equal_the_batch_result_after_every_epoch(case: Case) -> None:
+    run, rows, unknown = case.query.harness(), [], 0
+    result: Counter[Any] = Counter()
     with state_limits(case.small):
         for tasks, _, restarts in case.epochs:
             epoch = run.epoch(tasks)
-            there, unknown = standing(case.query, there, arrived(case.query, tasks))
-            missing += unknown
-            apply(found, epoch)
-            assert +found == in_batch(case.query, there)
+            rows, new_unknown = apply_changelog(case.query, rows, rows_of(case.query, tasks))
+            unknown += new_unknown
+            apply_changes(result, epoch)
+            assert +result == in_batch(case.query, rows)
             if case.query.retracts:
-                assert sum(report["unknown"] for report in epoch.reports) == missing
+                assert sum(report["unknown"] for report in epoch.reports) == unknown
             if restarts:
                 run.restart()
 
 
 @examples("closing")
-def test_windows_whose_rows_retract_add_up_until_they_close(case: Case) -> None:
-    run, there, missing, late, before = case.query.harness(), [], 0, 0, None
-    found: Counter[Any] = Counter()
+def test_changes_of_windows_equal_the_batch_result_until_they_close(case: Case) -> None:
+    run, rows, unknown, late, watermark = case.query.harness(), [], 0, 0, None
+    result: Counter[Any] = Counter()
     with state_limits(case.small):
-        for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
-            new = arrived(case.query, tasks)
-            on_time = [row for row in new if before is None or row.ts > before]
+        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)])
+            new = rows_of(case.query, tasks)
+            on_time = [row for row in new if watermark is None or row.ts > watermark]
             late += len(new) - len(on_time)
-            there, unknown = standing(case.query, there, on_time)
-            missing += unknown
-            apply(found, epoch, by_window=True)
-            assert +found == in_batch(case.query, there)
+            rows, new_unknown = apply_changelog(case.query, rows, on_time)
+            unknown += new_unknown
+            apply_changes(result, epoch, by_window=True)
+            assert +result == in_batch(case.query, rows)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
-            assert sum(report["unknown"] for report in epoch.reports) == missing
-            before = mark if before is None else max(before, mark)
-            closed = [row for row in there if row.ts <= before]
-            there = [row for row in there if row.ts > before]
-            found -= in_batch(case.query, closed)
+            assert sum(report["unknown"] for report in epoch.reports) == unknown
+            watermark = update_us if watermark is None else max(watermark, update_us)
+            closed = [row for row in rows if row.ts <= watermark]
+            rows = [row for row in rows if row.ts > watermark]
+            result -= in_batch(case.query, closed)
             if restarts:
                 run.restart()
     assert run.stored_names() == []
 
 
 @examples("end")
-def test_the_end_says_what_batch_says(case: Case) -> None:
-    run, there = case.query.harness(), []
+def test_result_at_the_end_equals_the_batch_result(case: Case) -> None:
+    run, rows = case.query.harness(), []
     with state_limits(case.small):
         for tasks, _, restarts in case.epochs:
             assert run.epoch(tasks).main == []
-            there, _ = standing(case.query, there, arrived(case.query, tasks))
+            rows, _ = apply_changelog(case.query, rows, rows_of(case.query, tasks))
             if restarts:
                 run.restart()
-        assert Counter(map(row_identity, run.end().main)) == in_batch(case.query, there)
+        assert Counter(map(row_identity, run.end().main)) == in_batch(case.query, rows)
 
 
 @examples("windows")
-def test_windows_say_once_what_batch_says(case: Case) -> None:
-    run, there, late, before = case.query.harness(), [], 0, None
+def test_emits_the_batch_result_of_each_window_once(case: Case) -> None:
+    run, rows, late, watermark = case.query.harness(), [], 0, None
     with state_limits(case.small):
-        for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
-            after = mark if before is None else max(before, mark)
-            new = arrived(case.query, tasks)
-            on_time = [row for row in new if before is None or row.ts > before]
+        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)])
+            previous = watermark
+            watermark = update_us if previous is None else max(previous, update_us)
+            new = rows_of(case.query, tasks)
+            on_time = [row for row in new if previous is None or row.ts > previous]
             late += len(new) - len(on_time)
-            there += on_time
-            closed = [row for row in there if row.ts <= after]
-            there = [row for row in there if row.ts > after]
+            rows += on_time
+            closed = [row for row in rows if row.ts <= watermark]
+            rows = [row for row in rows if row.ts > watermark]
             assert Counter(map(row_identity, epoch.main)) == in_batch(case.query, closed)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
-            before = after
             if restarts:
                 run.restart()
     assert run.stored_names() == []
