@@ -10,23 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.manifests import FIRST, create_manifests, open_manifests
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import DataDirectoryError
 from tidegate.storage import open_store
-
-FIRST = Manifest(0, 0, 16, 1)
-
-
-def open_manifests(path: Path, max_retained: int = 3) -> Manifests:
-    return Manifests(open_store(str(path)), max_retained)
-
-
-def create_manifests(path: Path, *epochs: int, generation: int = 0) -> Manifests:
-    manifests = open_manifests(path)
-    for epoch in epochs:
-        manifests.create(replace(FIRST, generation=generation, epoch=epoch))
-    return manifests
 
 
 def path_of(path: Path, epoch: int, generation: int = 0) -> Path:

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.manifests import FIRST, create_manifests
 from tests.support.pipelines import PipelineHarness
 from tidegate.checkpoint.checkpoints import Checkpoints
-from tidegate.checkpoint.manifest import Manifest, OperatorState
+from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.storage import open_store
-
-FIRST = Manifest(0, 0, 16, 1)
-
-
-def create_manifests(path: Path, *epochs: int) -> Manifests:
-    manifests = Manifests(open_store(str(path)))
-    for epoch in epochs:
-        manifests.create(replace(FIRST, epoch=epoch))
-    return manifests
 
 
 def checkpoints(**pipelines: Manifests) -> Checkpoints:

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.manifests import FIRST, create_manifests
 from tests.support.pipelines import PipelineHarness, expected
 from tests.support.sinks import committed, files_sink, memory_sink, run
 from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest, restore
-from tidegate.checkpoint.manifest import Manifest, SinkState
+from tidegate.checkpoint.manifest import SinkState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
-
-FIRST = Manifest(0, 0, 16, 1)
 
 
 def supports_rollback(connector: str) -> bool:
@@ -29,13 +28,6 @@ def checkpoints(
     harness: PipelineHarness, rollback: Callable[[str], bool] = supports_rollback
 ) -> Checkpoints:
     return Checkpoints({"main": Manifests(harness.store)}, rollback)
-
-
-def create_manifests(path: Path, *contents: Manifest) -> Manifests:
-    manifests = Manifests(open_store(str(path)))
-    for manifest in contents:
-        manifests.create(manifest)
-    return manifests
 
 
 def numbers(harness: PipelineHarness, sink: str) -> list[int]:

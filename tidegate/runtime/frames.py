@@ -26,7 +26,7 @@ from tidegate.spark.frame import (
 )
 from tidegate.spark.sharing import FIRST_SHARED, SharedOperator, SharedOperators
 from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
-from tidegate.spark.tasks.read import Place
+from tidegate.spark.tasks.read import RangeKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,7 +204,7 @@ def _group_compatible(
 # own readers can read, and whether tasks can read them, too; inputs with equal offsets; operators
 # that step once for several streams.
 _Kind = tuple[
-    bool, int, frozenset[tuple[Place, bool]], tuple[tuple[Place, ...], ...], tuple[Group, ...]
+    bool, int, frozenset[tuple[RangeKey, bool]], tuple[tuple[RangeKey, ...], ...], tuple[Group, ...]
 ]
 # Spark's pre-aggregation pays off if it reduces the rows at least by this factor.
 _MIN_REDUCTION = 4
