@@ -168,7 +168,7 @@ class TestExplain:
         Path("side.sql").write_text(text)
         result = runner.invoke(app, ["explain", "side.sql", "bad_bids"])
         assert result.exit_code == 2
-        assert "bad_bids holds the dead letters of bids" in result.stderr
+        assert "bad_bids contains dead letters of bids" in result.stderr
 
     def test_errors(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["explain", "bad.sql"])

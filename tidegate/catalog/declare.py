@@ -219,8 +219,10 @@ class Declarer:
                 problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
         columns = self._columns(statement)
         if not problems and spec.source.columns is not None:
-            columns, found = self._fixed_columns(statement, columns, spec.source.columns(options))
-            problems += found
+            columns, column_errors = self._fixed_columns(
+                statement, columns, spec.source.columns(options)
+            )
+            problems += column_errors
         if columns or spec.source.columns is None or not problems:
             problems += self._check_columns(statement, columns)
             problems += self._check_watermark(statement, columns)
@@ -255,19 +257,19 @@ class Declarer:
         self, statement: st.CreateSource, spec: ConnectorSpec
     ) -> list[TidegateError]:
         """Check that the connector has the metadata fields of METADATA columns."""
-        known = spec.source.metadata if spec.source is not None else {}
+        metadata = spec.source.metadata if spec.source is not None else {}
         errors: list[TidegateError] = []
         if statement.columns and all(item.metadata is not None for item in statement.columns):
             message = f"all columns of {statement.name} are metadata"
             hint = "declare at least one column of its records."
             errors.append(self._error("TG-210", message, statement.name_span, hint))
         for item in (item for item in statement.columns if item.metadata is not None):
-            kinds = known.get(str(item.metadata), ())
+            kinds = metadata.get(str(item.metadata), ())
             if not kinds:
                 message = f"connector {spec.name} has no metadata field {item.metadata}"
                 hint = f"leave {item.name} out."
-                if known:
-                    hint = did_you_mean(str(item.metadata), known, "metadata fields")
+                if metadata:
+                    hint = did_you_mean(str(item.metadata), metadata, "metadata fields")
                 errors.append(self._error("TG-210", message, item.span, hint))
             elif item.type not in kinds:
                 message = f"{item.metadata} is {' or '.join(kinds)}, not {item.type}"
@@ -288,16 +290,16 @@ class Declarer:
         fixed: tuple[tuple[str, str], ...],
     ) -> tuple[tuple[Column, ...], list[TidegateError]]:
         """Check the columns of a connector with fixed columns: declare none, or some of them."""
-        known = {name.lower(): (name, kind) for name, kind in fixed}
+        by_name = {name.lower(): (name, kind) for name, kind in fixed}
         if not any(column.computed is None for column in columns):
             return tuple(Column(name, kind) for name, kind in fixed) + columns, []
         errors: list[TidegateError] = []
         for column, written in zip(columns, statement.columns, strict=True):
             if column.computed is not None:
                 continue
-            match = known.get(column.name.lower())
+            match = by_name.get(column.name.lower())
             if match is None:
-                hint = did_you_mean(column.name, known, "columns")
+                hint = did_you_mean(column.name, by_name, "columns")
                 message = f"the connector has no column {column.name}"
                 errors.append(self._error("TG-210", message, written.span, hint))
             elif column.type != match[1]:
@@ -516,21 +518,21 @@ def insert_errors(
         return
     columns = [column.name for column in target.stored_columns]
     columns += [OP] if target.carries_op else []
-    known = {name.lower() for name in columns}
+    column_names = {name.lower() for name in columns}
     for name in statement.columns:
-        if name.lower() not in known:
+        if name.lower() not in column_names:
             hint = did_you_mean(name, columns, f"columns of {target.name}")
             yield error("TG-301", f"{target.name} has no column {name}", None, hint)
     read = sorted(set(tables_in(statement.tree)))
     if read:
         message = f"INSERT cannot read sources or streams: it reads {', '.join(read)}"
         yield error("TG-103", message, None, f"CREATE STREAM … AS SELECT … FROM {read[0]};")
-    wanted = list(statement.columns) or columns
+    targets = list(statement.columns) or columns
     for row in _rows(statement.tree):
         width = len(row.expressions) if isinstance(row, exp.Tuple) else 1
-        if width != len(wanted):
-            message = f"the row has {width} values, but {target.name} needs {len(wanted)}"
-            yield error("TG-309", message, own_span(row), f"columns: {', '.join(wanted)}.")
+        if width != len(targets):
+            message = f"the row has {width} values, but {target.name} needs {len(targets)}"
+            yield error("TG-309", message, own_span(row), f"columns: {', '.join(targets)}.")
 
 
 def _rows(tree: exp.Expr) -> list[exp.Expr]:

@@ -22,9 +22,9 @@ from tidegate.storage import NotFound
 
 def checkpoints(path: str, as_json: bool) -> int:
     """List everything that can be restored."""
-    found = _pipelines(path)
-    report.show(_damaged(found), "warning")
-    listed = Checkpoints(found, lambda connector: True).list_all()
+    pipelines = _pipelines(path)
+    report.show(_damaged(pipelines), "warning")
+    listed = Checkpoints(pipelines, lambda connector: True).list_all()
     if as_json:
         print(_json([asdict(item) for item in listed]))
     elif listed:
@@ -37,16 +37,16 @@ def checkpoints(path: str, as_json: bool) -> int:
 
 def inspect(path: str, epoch: int | None, pipeline: str | None, as_json: bool) -> int:
     """Show what one epoch of each pipeline has decided; the newest by default."""
-    found = _chosen(_pipelines(path), pipeline)
-    report.show(_damaged(found), "warning")
-    manifests = {name: _manifest(name, item, epoch) for name, item in found.items()}
+    pipelines = _chosen(_pipelines(path), pipeline)
+    report.show(_damaged(pipelines), "warning")
+    manifests = {name: _manifest(name, item, epoch) for name, item in pipelines.items()}
     if as_json:
         print(_json({name: asdict(item) for name, item in manifests.items()}))
         return 0
     if not manifests:
         print(f"{path} has no epochs yet")
     for name, manifest in manifests.items():
-        _show(name, found[name], manifest)
+        _show(name, pipelines[name], manifest)
     return 0
 
 
@@ -72,19 +72,19 @@ def _pipelines(path: str) -> dict[str, Manifests]:
     return {name: Manifests(directory.pipeline(name)) for name in directory.pipeline_names()}
 
 
-def _chosen(found: dict[str, Manifests], pipeline: str | None) -> dict[str, Manifests]:
+def _chosen(pipelines: dict[str, Manifests], pipeline: str | None) -> dict[str, Manifests]:
     if pipeline is None:
-        return found
-    if pipeline.lower() not in found:
-        hint = did_you_mean(pipeline, found, "pipelines")
+        return pipelines
+    if pipeline.lower() not in pipelines:
+        hint = did_you_mean(pipeline, pipelines, "pipelines")
         raise RunError("TG-609", f"unknown pipeline {pipeline}", hint=hint)
-    return {pipeline.lower(): found[pipeline.lower()]}
+    return {pipeline.lower(): pipelines[pipeline.lower()]}
 
 
 def _manifest(name: str, manifests: Manifests, epoch: int | None) -> Manifest:
     kept = manifests.load_all()
-    found = next((m for m in kept if epoch is None or m.epoch == epoch), None)
-    if found is None:
+    manifest = next((m for m in kept if epoch is None or m.epoch == epoch), None)
+    if manifest is None:
         there = ", ".join(str(m.epoch) for m in kept) or "none"
         what = f"epoch {epoch}" if epoch is not None else "an epoch that can be read"
         raise RunError(
@@ -92,13 +92,13 @@ def _manifest(name: str, manifests: Manifests, epoch: int | None) -> Manifest:
             f"the pipeline {name} does not keep {what}",
             hint=f"epochs that are kept: {there}.",
         )
-    return found
+    return manifest
 
 
-def _damaged(found: dict[str, Manifests]) -> list[TidegateError]:
+def _damaged(pipelines: dict[str, Manifests]) -> list[TidegateError]:
     """Manifests that cannot be read."""
     problems: list[TidegateError] = []
-    for pipeline, manifests in found.items():
+    for pipeline, manifests in pipelines.items():
         for name in manifests.names():
             try:
                 manifests.load(name)

@@ -36,24 +36,24 @@ class Watching:
     log: LogFormat = LogFormat.TEXT
 
 
-def console_address(wanted: bool, listen: str | None) -> Address | None:
+def console_address(enabled: bool, listen: str | None) -> Address | None:
     """Return the address of the console, or None if it was not requested."""
-    found = address("--listen", listen, "127.0.0.1:8571")
-    if found is not None and not wanted:
+    listen_address = address("--listen", listen, "127.0.0.1:8571")
+    if listen_address is not None and not enabled:
         raise InputProblem("--listen says where the console listens", "--console --listen 8571")
-    if wanted:
+    if enabled:
         require_console()
-    return (found or CONSOLE) if wanted else None
+    return (listen_address or CONSOLE) if enabled else None
 
 
 def address(option: str, text: str | None, example: str) -> Address | None:
     """Where an option says to serve."""
     if text is None:
         return None
-    found = Address.parse(text)
-    if found is None:
+    parsed = Address.parse(text)
+    if parsed is None:
         raise InputProblem(f"{option} {text}: that is not a HOST:PORT", f"{option} {example}")
-    return found
+    return parsed
 
 
 @contextmanager

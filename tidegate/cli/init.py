@@ -129,9 +129,9 @@ def package(target: Path) -> int:
 
 def _files() -> list[tuple[Path, str]]:
     root = Path(tidegate.__file__).parent
-    found = (path for path in sorted(root.rglob("*")) if path.is_file())
+    paths = (path for path in sorted(root.rglob("*")) if path.is_file())
     return [
         (path, path.relative_to(root.parent).as_posix())
-        for path in found
+        for path in paths
         if "__pycache__" not in path.parts
     ]

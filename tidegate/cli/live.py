@@ -94,8 +94,8 @@ class LiveScreen:
 
         def show() -> RenderableType:
             seconds = int(time.monotonic() - began)
-            told = f"{message} {seconds} s" if seconds else message
-            said = Text(self.note(), "yellow") if self.note() else Text(told, "dim")
+            status = f"{message} {seconds} s" if seconds else message
+            said = Text(self.note(), "yellow") if self.note() else Text(status, "dim")
             spinner.update(text=said)
             return spinner
 

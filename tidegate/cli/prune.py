@@ -1,4 +1,4 @@
-"""`tidegate prune`: what a data directory keeps for nobody is listed, and removed."""
+"""`tidegate prune`: list and remove data that no declared stream needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def prune(path: str, streams: Sequence[str], files: Sequence[str], dry_run: bool
     """Remove the streams that are named, or those that no script declares."""
     data.require(path)
     directory = DataDirectory(path)
-    # Nobody may run here: what is needed is found out first, and removed then.
+    # The lock prevents runs between the search and the removal.
     directory.open()
     try:
         if streams and files:
@@ -57,7 +57,9 @@ def _by_name(directory: DataDirectory, streams: Sequence[str]) -> Pruning:
 def _by_script(directory: DataDirectory, files: Sequence[str]) -> Pruning:
     catalogs = [scripts.require_valid(scripts.read(file)).catalog for file in files]
     known = _known(directory)
-    gone = {name: set(own) for name, own in parked_streams(directory, declared_in(*catalogs)).items()}
+    gone = {
+        name: set(own) for name, own in parked_streams(directory, declared_in(*catalogs)).items()
+    }
     kept = {name: own - gone.get(name, set()) for name, own in known.items()}
     if any(gone.values()) and not any(kept.values()):
         all_known = sorted(set().union(*known.values()))

@@ -68,9 +68,13 @@ def _as_data(problem: TidegateError | InputProblem) -> dict[str, Any]:
     if isinstance(problem, InputProblem):
         return {"event": "problem", "message": str(problem), "hint": problem.hint}
     location = problem.location
-    where = {"file": location.file, "line": location.line, "column": location.column} if location else None
-    found = {"event": "problem", "code": problem.code, "message": problem.message}
-    return {**found, "hint": problem.hint, "place": where}
+    where = (
+        {"file": location.file, "line": location.line, "column": location.column}
+        if location
+        else None
+    )
+    data = {"event": "problem", "code": problem.code, "message": problem.message}
+    return {**data, "hint": problem.hint, "place": where}
 
 
 def show_error(error: TidegateError | InputProblem) -> None:

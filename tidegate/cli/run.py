@@ -108,11 +108,11 @@ def _start(
     if interrupts.requested:
         return
     session.add_console_sinks()
-    known = len(session.warnings)
+    warnings_before = len(session.warnings)
     with screen.working("starting the streams…"):
         session.start(ending.until_end, ending.available_now)
     interrupts.install()
-    report.show(session.warnings[known:], "warning")
+    report.show(session.warnings[warnings_before:], "warning")
 
 
 def _watch(session: Session, screen: Screen, interrupts: Interrupts) -> None:
@@ -155,15 +155,15 @@ def query(path: str, sql: str, kind: Format | None) -> int:
     """Print what a query finds."""
     data.require(path)
     directory = DataDirectory(path)
-    known = stored_readable(directory)
-    if not known:
+    streams = stored_readable(directory)
+    if not streams:
         raise RunError(
             "TG-802",
             f"{path} keeps no rows that can be queried",
             hint="CREATE MATERIALIZED VIEW my_view AS SELECT …; in the script that runs there.",
         )
     text = sys.stdin.read() if sql == "-" else sql
-    show_rows(ask(directory, known, text), kind)
+    show_rows(ask(directory, streams, text), kind)
     return 0
 
 

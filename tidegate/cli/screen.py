@@ -233,8 +233,8 @@ class JsonLog:
 
     def _status(self, event: str, status: StreamStatus) -> None:
         level = "warning" if status.error is not None else "info"
-        known = {name: getattr(status, name) for name in _FIELDS}
-        self._write(level, event, stream=status.name, state=status.state.value, **known)
+        values = {name: getattr(status, name) for name in _FIELDS}
+        self._write(level, event, stream=status.name, state=status.state.value, **values)
 
     @contextmanager
     def working(self, message: str) -> Iterator[None]:

@@ -27,26 +27,26 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLACE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 
 
-def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
+def pairs(option: str, texts: Sequence[str], example: str) -> dict[str, str]:
     """`name=value` texts as a dict."""
-    found: dict[str, str] = {}
-    for text in given:
+    result: dict[str, str] = {}
+    for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             raise InputProblem(f"{option} {text} has no name and value", f"{option} {example}")
-        found[name.strip()] = value
-    return found
+        result[name.strip()] = value
+    return result
 
 
-def variables(given: Sequence[str]) -> dict[str, str]:
+def variables(texts: Sequence[str]) -> dict[str, str]:
     """What is put in place of ${name}."""
-    found = pairs("--var", given, "name=value")
-    for name in found:
+    values = pairs("--var", texts, "name=value")
+    for name in values:
         if not _NAME.fullmatch(name):
             raise InputProblem(
                 f"--var {name}: a name is made of letters, digits and _", "--var day=2026-01-31"
             )
-    return found
+    return values
 
 
 def filled(text: str, values: Mapping[str, str], file: str) -> str:
@@ -56,19 +56,19 @@ def filled(text: str, values: Mapping[str, str], file: str) -> str:
         if name not in used:
             hint = did_you_mean(name, used, f"variables of {file}")
             raise InputProblem(f"--var {name}: {file} does not use ${{{name}}}", hint)
-    return _PLACE.sub(lambda found: values.get(found[1], found[0]), text)
+    return _PLACE.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def spark_conf(given: Sequence[str]) -> dict[str, str]:
+def spark_conf(texts: Sequence[str]) -> dict[str, str]:
     """Settings of Spark."""
-    found = pairs("--conf", given, "spark.driver.memory=4g")
-    for name in found:
+    settings = pairs("--conf", texts, "spark.driver.memory=4g")
+    for name in settings:
         if not name.startswith("spark."):
             raise InputProblem(
                 f"--conf {name}: settings of Spark begin with spark.",
                 "--conf spark.driver.memory=4g; settings of Tidegate are SET in the SQL.",
             )
-    return found
+    return settings
 
 
 STDIN = "-"
@@ -178,15 +178,15 @@ def explain(
 
 
 def _trees(
-    compiled: Compiled, script: ScriptFile, wanted: str | None, logical: bool
+    compiled: Compiled, script: ScriptFile, stream_name: str | None, logical: bool
 ) -> Iterable[str]:
     from tidegate.physical.explain import explain as draw
 
     def shown(plan: Emit, logical: bool) -> Emit:
         return plan if logical else plan_to_run(plan, compiled.settings)
 
-    if wanted is not None:
-        stream = _find(compiled.catalog, script, wanted)
+    if stream_name is not None:
+        stream = _find(compiled.catalog, script, stream_name)
         yield draw(shown(stream.plan, logical), stream.name)
         return
     for stream in compiled.catalog.of(Stream):
@@ -196,21 +196,20 @@ def _trees(
             yield draw(shown(plan, logical or statement.logical))
 
 
-def _find(catalog: Catalog, script: ScriptFile, wanted: str) -> Stream:
-    found = catalog.get(wanted)
-    if isinstance(found, Stream):
-        return found
-    if isinstance(found, SideStream):
+def _find(catalog: Catalog, script: ScriptFile, name: str) -> Stream:
+    declared = catalog.get(name)
+    if isinstance(declared, Stream):
+        return declared
+    if isinstance(declared, SideStream):
         raise CatalogError(
             "TG-201",
-            f"{found.name} holds the {found.holds.value} of {found.parent} and has no plan of its "
-            "own",
-            hint=f"look at the plan of a stream that reads {found.name} or {found.parent}.",
+            f"{declared.name} contains {declared.holds.value} of {declared.parent} and has no plan",
+            hint=f"look at the plan of a stream that reads {declared.name} or {declared.parent}.",
         )
     names = [stream.name for stream in catalog.of(Stream)]
-    kind = f"{wanted} is a {found.kind.value.lower()}" if found else f"unknown stream {wanted}"
+    kind = f"{name} is a {declared.kind.value.lower()}" if declared else f"unknown stream {name}"
     raise CatalogError(
         "TG-201",
         f"{kind} in {script.name}",
-        hint=did_you_mean(wanted, names, "streams"),
+        hint=did_you_mean(name, names, "streams"),
     )

@@ -274,16 +274,16 @@ class Shell:
     def recall(self) -> None:
         """Declare again what was declared here before."""
         with self._guarded():
-            found = self.session.recall()
+            saved = self.session.recall()
             with self.screen.working("starting Spark…"):
-                for file, text in found.scripts:
+                for file, text in saved.scripts:
                     self.session.execute(text, file)
             names = ", ".join(self.session.catalog.names())
             if names:
                 self.screen.line(f"declared here before: {names}")
-            if found.secret:
+            if saved.secret:
                 self.screen.line(
-                    f"not kept, because of secrets or Python: {', '.join(found.secret)}; declare "
+                    f"not kept, because of secrets or Python: {', '.join(saved.secret)}; declare "
                     "them again"
                 )
 
@@ -351,8 +351,8 @@ class Shell:
         with self._guarded():
             command = self._meta.get(name)
             if command is None:
-                known = ", ".join([*self._meta, "\\q"])
-                raise report.InputProblem(f"unknown command {name}", f"commands: {known}")
+                commands = ", ".join([*self._meta, "\\q"])
+                raise report.InputProblem(f"unknown command {name}", f"commands: {commands}")
             command(argument.strip())
 
     @contextmanager
@@ -430,10 +430,10 @@ class Shell:
             subscription.close()
 
     def _set_format(self, argument: str) -> None:
-        known = [item.value for item in Format]
-        if argument and argument not in known:
+        formats = [item.value for item in Format]
+        if argument and argument not in formats:
             raise report.InputProblem(
-                f"unknown format {argument}", did_you_mean(argument, known, "formats")
+                f"unknown format {argument}", did_you_mean(argument, formats, "formats")
             )
         self._format = Format(argument) if argument else self._format
         self.screen.line(f"format: {self._format.value}")
@@ -499,8 +499,8 @@ def _changes(before: Catalog, after: Catalog) -> Iterator[str]:
             if item is not None and old.get(name) is None:
                 yield f"{item.kind.value.lower()} {item.name} {word}"
     for item in filter(None, map(after.get, after.names())):
-        known = before.get(item.name)
-        if known is not None and known.statement != item.statement:
+        previous = before.get(item.name)
+        if previous is not None and previous.statement != item.statement:
             yield f"{item.kind.value.lower()} {item.name} replaced"
 
 

@@ -375,8 +375,8 @@ class _Run:
         self, span: Span, emit: st.EmitClause | None = None, ttl_us: int | None = None
     ) -> Context:
         text, file = self.origin.text, self.origin.file
-        known, broken = self.compiler.function_exists, frozenset(self.broken)
-        return Context(self.catalog, text, file, span, emit, ttl_us, known, broken)
+        function_exists, broken = self.compiler.function_exists, frozenset(self.broken)
+        return Context(self.catalog, text, file, span, emit, ttl_us, function_exists, broken)
 
     def _bind(self, query: st.Query, span: Span, options: Options | None) -> n.Emit | None:
         ttl = options["state_ttl"] if options is not None else None
@@ -415,15 +415,15 @@ class _Run:
         mode = self._mode(options)
         if mode is ValidatorMode.OFF:
             return True
-        found = [
+        findings = [
             finding.error(self.origin.text, self.origin.file, statement.span)
             for finding in validate(plan)
         ]
         if mode is ValidatorMode.WARN:
-            self.warnings += found
+            self.warnings += findings
             return True
-        self.errors += found
-        return not found
+        self.errors += findings
+        return not findings
 
     def _create_sink(self, statement: st.CreateSink) -> list[Declared] | None:
         sink, errors = self.declarer.sink(statement)
@@ -501,9 +501,9 @@ class _Run:
         context = self._context(statement.span)
         tree = inline_calls(statement.tree, context)
         self.errors += context.errors
-        found = list(insert_errors(statement, target, self.origin))
-        self.errors += found
-        return replace(statement, tree=tree) if not found and not context.errors else None
+        problems = list(insert_errors(statement, target, self.origin))
+        self.errors += problems
+        return replace(statement, tree=tree) if not problems and not context.errors else None
 
     def _explain(self, statement: st.Explain) -> bool:
         if statement.query is not None:

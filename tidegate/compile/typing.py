@@ -31,16 +31,16 @@ def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
     spark = start()
     errors: list[TidegateError] = []
     for item in fresh:
-        known = compiled.catalog.get(item.name)
+        declared = compiled.catalog.get(item.name)
         try:
-            if known is None:
+            if declared is None:
                 continue
-            if isinstance(known, Function):
-                analyse_function(spark, known)
-            elif isinstance(known, Source):
-                compiled.catalog.replace(analyse_source(spark, known))
-            elif isinstance(known, Stream):
-                typed = _typed(spark, known, compiled.catalog, compiled.settings)
+            if isinstance(declared, Function):
+                analyse_function(spark, declared)
+            elif isinstance(declared, Source):
+                compiled.catalog.replace(analyse_source(spark, declared))
+            elif isinstance(declared, Stream):
+                typed = _typed(spark, declared, compiled.catalog, compiled.settings)
                 compiled.catalog.replace(typed)
                 _type_late_rows(typed, compiled.catalog)
         except TidegateError as error:

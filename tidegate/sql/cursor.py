@@ -74,9 +74,9 @@ class Cursor:
 
     def expect(self, *words: str, hint: str | None = None) -> None:
         if not self.match(*words):
-            found = self.peek() or "the end of the statement"
-            wanted = "a comma" if words == (",",) else " ".join(words)
-            raise self.error(f"expected {wanted}, found {found}", hint)
+            actual = self.peek() or "the end of the statement"
+            expected = "a comma" if words == (",",) else " ".join(words)
+            raise self.error(f"expected {expected}, found {actual}", hint)
 
     def expect_end(self) -> None:
         if not self.done:

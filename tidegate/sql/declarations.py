@@ -384,12 +384,12 @@ def create_function(cursor: Cursor, or_replace: bool = False) -> st.CreateFuncti
 
 def _parameters(cursor: Cursor) -> tuple[st.ParameterDef, ...]:
     cursor.expect("(", hint=_SQL_FORM)
-    found: list[st.ParameterDef] = []
+    parameters: list[st.ParameterDef] = []
     while not cursor.match(")"):
-        if found:
+        if parameters:
             cursor.expect(",", hint="separate parameters with commas.")
         name, span = cursor.name("a parameter")
-        if any(known.name.lower() == name.lower() for known in found):
+        if any(parameter.name.lower() == name.lower() for parameter in parameters):
             raise cursor.error(f"the parameter {name} is declared twice", "remove one.", span)
         tokens = cursor.until_comma(in_type=True)
         if not tokens:
@@ -399,8 +399,8 @@ def _parameters(cursor: Cursor) -> tuple[st.ParameterDef, ...]:
             raise cursor.error(
                 "parameters have no defaults here", "write the value in each call.", _span(default)
             )
-        found.append(st.ParameterDef(name, _type(cursor, tokens), span))
-    return tuple(found)
+        parameters.append(st.ParameterDef(name, _type(cursor, tokens), span))
+    return tuple(parameters)
 
 
 def _result_tokens(cursor: Cursor) -> list[Token]:
@@ -437,8 +437,8 @@ def _is_python(cursor: Cursor) -> bool:
 
 def _body(cursor: Cursor) -> exp.Expr:
     if not cursor.match("RETURN") and not cursor.match("AS"):
-        found = cursor.peek() or "the end of the statement"
-        raise cursor.error(f"expected RETURN and an expression, found {found}", _SQL_FORM)
+        actual = cursor.peek() or "the end of the statement"
+        raise cursor.error(f"expected RETURN and an expression, found {actual}", _SQL_FORM)
     tokens = cursor.rest()
     if not tokens:
         raise cursor.error("the function needs an expression", _SQL_FORM)

@@ -78,9 +78,9 @@ _INSTEAD["INTERVAL"] = "INTERVAL DAY TO SECOND"
 
 def type_hint(words: Iterable[str]) -> str | None:
     """What to write for the first of these words that is a type of another system."""
-    known = (_INSTEAD.get(word.upper()) for word in words)
-    found = next((instead for instead in known if instead is not None), None)
-    return f"write {found}." if found is not None else None
+    hints = (_INSTEAD.get(word.upper()) for word in words)
+    hint = next((instead for instead in hints if instead is not None), None)
+    return f"write {hint}." if hint is not None else None
 
 
 def is_spark_type(tree: exp.Expr | None) -> bool:
@@ -198,8 +198,8 @@ class TidegateParser(SparkParser):
     @property
     def _nearest(self) -> set[int]:
         """Where joins begin that say NEAREST."""
-        found: set[int] = self.__dict__.setdefault("_nearest_joins", set())
-        return found
+        joins: set[int] = self.__dict__.setdefault("_nearest_joins", set())
+        return joins
 
     def _parse_join_parts(self) -> Any:
         """`ASOF [NEAREST] [LEFT] JOIN`, and `LEFT ASOF JOIN` as Spark writes it."""
@@ -272,15 +272,17 @@ class TidegateParser(SparkParser):
 
 def _with_window_clauses(tokens: list[Token]) -> list[Token]:
     """WINDOW name AS (…) is a clause; anywhere else the word is a name."""
-    found = list(tokens)
+    result = list(tokens)
     for location, token in enumerate(tokens[:-3]):
         _, name, after, behind = tokens[location : location + 4]
         named = token.token_type is TokenType.VAR and token.text.upper() == "WINDOW"
         opens = (after.token_type, behind.token_type) == (TokenType.ALIAS, TokenType.L_PAREN)
         if named and opens and name.token_type in TidegateParser.ID_VAR_TOKENS:
             line, col = token.line, token.col
-            found[location] = Token(TokenType.WINDOW, token.text, line, col, token.start, token.end)
-    return found
+            result[location] = Token(
+                TokenType.WINDOW, token.text, line, col, token.start, token.end
+            )
+    return result
 
 
 class TidegateDialect(Spark):

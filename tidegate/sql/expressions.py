@@ -34,8 +34,8 @@ def is_python(name: str) -> bool:
 
 def is_unstable(name: str) -> bool:
     """Whether a function of Python may give something else when it is called again."""
-    found = _NAME.fullmatch(name)
-    return found is not None and found.group(2).upper() == "UNSTABLE"
+    match = _NAME.fullmatch(name)
+    return match is not None and match.group(2).upper() == "UNSTABLE"
 
 
 def for_rows_only(name: str) -> str:
@@ -45,12 +45,12 @@ def for_rows_only(name: str) -> str:
 
 def calls_for_rows_only(sql: str, live: str) -> str:
     """SQL that tells functions of Python which rows are there: `live` is the column for it."""
-    return _CALL.sub(lambda found: f"{for_rows_only(found.group(1))}({live}, ", sql)
+    return _CALL.sub(lambda match: f"{for_rows_only(match.group(1))}({live}, ", sql)
 
 
 def with_plain_names(text: str) -> str:
     """A text with the names that people gave."""
-    return _NAME.sub(lambda found: found.group(1).lower(), text)
+    return _NAME.sub(lambda match: match.group(1).lower(), text)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -96,10 +96,10 @@ def longest(pattern: Pattern) -> int | None:
         return None if one is None or pattern.most is None else pattern.most * one
     if isinstance(pattern, Concatenation | Alternation):
         sizes = [longest(part) for part in pattern.parts]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes):
+        lengths = [size for size in sizes if size is not None]
+        if len(lengths) < len(sizes):
             return None
-        return sum(known) if isinstance(pattern, Concatenation) else max(known)
+        return sum(lengths) if isinstance(pattern, Concatenation) else max(lengths)
     return 1
 
 
@@ -121,8 +121,8 @@ def first_place(pattern: Pattern, names: frozenset[str]) -> int | None:
     if isinstance(pattern, Repetition):
         return first_place(pattern.part, names) if pattern.most != 0 else None
     if isinstance(pattern, Alternation):
-        found = [first_place(part, names) for part in pattern.parts]
-        return min((location for location in found if location is not None), default=None)
+        positions = [first_place(part, names) for part in pattern.parts]
+        return min((location for location in positions if location is not None), default=None)
     if not isinstance(pattern, Concatenation):
         return None
     before, places = 0, []
@@ -148,12 +148,12 @@ def last_place(pattern: Pattern, names: frozenset[str]) -> int:
         return min(last_place(part, names) for part in pattern.parts)
     if not isinstance(pattern, Concatenation):
         return 0
-    before, found = 0, 0
+    before, position = 0, 0
     for part in pattern.parts:
         if occurs(part, names):
-            found = max(found, before + last_place(part, names))
+            position = max(position, before + last_place(part, names))
         before += shortest(part)
-    return found
+    return position
 
 
 def text_of(pattern: Pattern) -> str:
@@ -231,10 +231,10 @@ def parse_match_recognize(parser: Any) -> MatchRecognize:
 
 def _located(parser: Any, parse: Any) -> exp.Expr | None:
     first, index = parser._curr, parser._index
-    found: exp.Expr | None = parse(parser)
-    if found is not None and parser._index > index:
-        found.meta["span"] = (first.start, parser._prev.end + 1)
-    return found
+    node: exp.Expr | None = parse(parser)
+    if node is not None and parser._index > index:
+        node.meta["span"] = (first.start, parser._prev.end + 1)
+    return node
 
 
 def _measure(parser: Any) -> exp.Expr:

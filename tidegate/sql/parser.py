@@ -193,8 +193,8 @@ def _unknown_create(cursor: Cursor) -> SqlError:
         "anything else is dropped first: DROP SOURCE name;",
         "TEMPORARY": "CREATE FUNCTION name(…): what is declared lasts as long as the session.",
     }
-    known = ("SOURCE", "STREAM", "SINK", "FUNCTION")
-    near = None if cursor.done else meant_keyword(cursor.tokens[1], known)
+    kinds = ("SOURCE", "STREAM", "SINK", "FUNCTION")
+    near = None if cursor.done else meant_keyword(cursor.tokens[1], kinds)
     hint = (
         f"did you mean CREATE {near}?"
         if near

@@ -231,23 +231,23 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         line_start = sum(len(part) + 1 for part in cursor.text.split("\n")[: line - 1])
         end = line_start + column
         location = Location(cursor.text, max(end - width, 0), end, cursor.file)
-    found = cursor.text[location.start : location.end]
+    word = cursor.text[location.start : location.end]
     if message == LONELY_COMMA:
         return SqlError(
             "TG-101", message, location=location, hint="remove it, or write what is missing."
         )
     if message == "Expected CTE to have alias":
-        message = f"{found} is not the name of a query"
+        message = f"{word} is not the name of a query"
         return SqlError("TG-101", message, location=location, hint=_NAMED_QUERIES)
     if message.startswith("Required keyword"):
-        message = f"something is missing after {found}"
+        message = f"something is missing after {word}"
     elif message == "unexpected":
-        message = f"{found} is not expected here"
+        message = f"{word} is not expected here"
     elif message.startswith("Expecting"):
-        message = f"expected {message.removeprefix('Expecting').strip()} near {found}"
+        message = f"expected {message.removeprefix('Expecting').strip()} near {word}"
     if message in ("Expected TYPE after CAST", "Expected type"):
-        message = f"{found} is not a type"
-        return SqlError("TG-101", message, location=location, hint=type_hint([found]) or TYPES_HINT)
+        message = f"{word} is not a type"
+        return SqlError("TG-101", message, location=location, hint=type_hint([word]) or TYPES_HINT)
     if message.startswith("Expected"):
         message = f"expected{message.removeprefix('Expected')}"
     hint = word_hint(token.text for token in tokens)

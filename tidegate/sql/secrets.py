@@ -42,8 +42,8 @@ def looks_secret(name: str) -> bool:
 def _is_secret(name: str, declared: Collection[str]) -> bool:
     if name in declared or _SECRET_NAME.search(name):
         return True
-    known = (*_SECRET_WORDS, *declared)
-    return bool(difflib.get_close_matches(name, known, n=1, cutoff=0.8))
+    words = (*_SECRET_WORDS, *declared)
+    return bool(difflib.get_close_matches(name, words, n=1, cutoff=0.8))
 
 
 def _blotted(match: re.Match[str], group: int) -> str:

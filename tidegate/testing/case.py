@@ -151,8 +151,8 @@ class Case:
         assert (self.script is None) == (self.stream is None), "a script names its stream"
 
     def source(self, name: str) -> CaseSource | None:
-        wanted = name.lower()
-        return next((item for item in self.sources if item.name.lower() == wanted), None)
+        key = name.lower()
+        return next((item for item in self.sources if item.name.lower() == key), None)
 
     def rows_of(self, name: str) -> tuple[Row, ...]:
         """All rows of a source in arrival order."""

@@ -59,9 +59,9 @@ def _is_list(value: Any) -> bool:
 def _struct(value: Mapping[str, Any], kind: pa.DataType) -> dict[str, Any]:
     """The fields of the type in their order; a field it does not have stays and differs."""
     by_lower = {name.lower(): item for name, item in value.items()}
-    known = {item.name.lower() for item in kind}
+    field_names = {item.name.lower() for item in kind}
     fields = {item.name: expected(by_lower.get(item.name.lower()), item.type) for item in kind}
-    return fields | {name: item for name, item in value.items() if name.lower() not in known}
+    return fields | {name: item for name, item in value.items() if name.lower() not in field_names}
 
 
 def _expected_map(value: Any, kind: pa.DataType) -> Any:
@@ -272,19 +272,19 @@ class Difference:
 
 
 def compare(
-    wanted: Sequence[Row],
-    found: Sequence[Row],
+    expected_rows: Sequence[Row],
+    actual_rows: Sequence[Row],
     columns: Mapping[str, pa.DataType],
     ordered: bool = False,
 ) -> Difference | None:
     """How the rows found differ from the rows wanted; None if they do not."""
-    names = tuple(columns) or tuple(dict.fromkeys(name for row in wanted for name in row))
-    if columns and wanted:
-        note = _column_note(wanted, names)
+    names = tuple(columns) or tuple(dict.fromkeys(name for row in expected_rows for name in row))
+    if columns and expected_rows:
+        note = _column_note(expected_rows, names)
         if note is not None:
             return Difference(names, (), (), note)
-    left = [_wanted_row(row, names, columns) for row in wanted]
-    right = [{name: actual(row.get(name)) for name in names} for row in found]
+    left = [_wanted_row(row, names, columns) for row in expected_rows]
+    right = [{name: actual(row.get(name)) for name in names} for row in actual_rows]
     if ordered:
         return _ordered(names, left, right)
     missing, unexpected = _unmatched(left, right)
@@ -293,14 +293,14 @@ def compare(
     return Difference(names, tuple(missing), tuple(unexpected))
 
 
-def _column_note(wanted: Sequence[Row], names: Sequence[str]) -> str | None:
+def _column_note(rows: Sequence[Row], names: Sequence[str]) -> str | None:
     """Columns must be the same on both sides; one that no expected row has is not ignored."""
-    given = {name.lower(): name for row in wanted for name in row}
-    known = {name.lower() for name in names}
-    extra = [name for lower, name in given.items() if lower not in known]
+    row_columns = {name.lower(): name for row in rows for name in row}
+    columns = {name.lower() for name in names}
+    extra = [name for lower, name in row_columns.items() if lower not in columns]
     if extra:
         return f"the output has no column {', '.join(extra)}; it has {', '.join(names)}"
-    left_out = [name for name in names if name.lower() not in given]
+    left_out = [name for name in names if name.lower() not in row_columns]
     if left_out:
         return f"no expected row has the column {', '.join(left_out)} of the output"
     return None

@@ -44,9 +44,9 @@ class DeclaredCase:
 
     def source(self, name: str) -> Source | LookupTable:
         """The declared source or table that takes the rows of a source of the case."""
-        wanted = (name.lower(), marked_name(name).lower())
+        candidates = (name.lower(), marked_name(name).lower())
         for source in self.sources:
-            if source.name.lower() in wanted:
+            if source.name.lower() in candidates:
                 return source
         hint = did_you_mean(name, [source.name for source in self.sources], "sources")
         raise CatalogError("TG-201", f"unknown source {name}", hint=hint)
@@ -268,6 +268,6 @@ def _source(statement: st.CreateSource, script: str, catalog: Catalog) -> str:
         if option.name.lower() in _KEPT:
             span = option.value_span
             options[option.name.lower()] = script[span.start : span.end]
-    given = ", ".join(f"{name} = {value}" for name, value in options.items())
+    clause = ", ".join(f"{name} = {value}" for name, value in options.items())
     # A comment may end the line before.
-    return f"{head}\nWITH ({given})"
+    return f"{head}\nWITH ({clause})"

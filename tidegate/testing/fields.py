@@ -35,9 +35,9 @@ class CaseFields:
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, file: Path, where: str, raw: object, known: Iterable[str]) -> CaseFields:
+    def of(cls, file: Path, where: str, raw: object, field_names: Iterable[str]) -> CaseFields:
         """The mapping, once every one of its fields is known."""
-        names = tuple(known)
+        names = tuple(field_names)
         if not isinstance(raw, Mapping):
             raise CaseError(file, where, f"expected a mapping, found {shown(raw)}")
         for name in raw:
@@ -55,12 +55,12 @@ class CaseFields:
 
     def exactly_one(self, *names: str) -> str:
         """The one of these fields that is given."""
-        given = [name for name in names if self.has(name)]
-        if len(given) == 1:
-            return given[0]
+        present = [name for name in names if self.has(name)]
+        if len(present) == 1:
+            return present[0]
         options = " or ".join(names)
-        found = "both " + " and ".join(given) if given else "neither"
-        raise CaseError(self.file, self.where, f"expected {options}, found {found}")
+        actual = "both " + " and ".join(present) if present else "neither"
+        raise CaseError(self.file, self.where, f"expected {options}, found {actual}")
 
     def text(self, name: str) -> str:
         value = self.values.get(name)
@@ -180,12 +180,12 @@ def read_json_lines(file: Path) -> list[Row]:
 
 
 def _unique(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise CaseError(file, twice, "is given twice")
-    return found
+    return mapping
 
 
 def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:

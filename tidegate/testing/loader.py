@@ -50,9 +50,9 @@ def fit_rows(file: Path, where: str, rows: Iterable[Row], source: CaseSource) ->
 
 def _fit(file: Path, where: str, row: Row, source: CaseSource) -> Row:
     names = [name for name, _ in source.columns]
-    known = {name.lower() for name in names}
+    columns = {name.lower() for name in names}
     for name in row:
-        if name != OP and name.lower() not in known:
+        if name != OP and name.lower() not in columns:
             hint = did_you_mean(name, names, "columns")
             raise CaseError(file, f"{where}.{name}", f"{source.name} has no such column", hint)
     if OP not in row:
@@ -368,15 +368,15 @@ def _require_steps_agree(fields: CaseFields, case: Case, source: CaseSource, whe
 def _sources(fields: CaseFields, scripted: bool) -> tuple[CaseSource, ...]:
     if not fields.has("sources"):
         return ()
-    known = _SCRIPT_SOURCE_FIELDS if scripted else _SOURCE_FIELDS
-    found: dict[str, CaseSource] = {}
+    field_names = _SCRIPT_SOURCE_FIELDS if scripted else _SOURCE_FIELDS
+    sources: dict[str, CaseSource] = {}
     for index, raw in enumerate(fields.sequence("sources")):
-        item = CaseFields.of(fields.file, f"sources[{index}]", raw, known)
+        item = CaseFields.of(fields.file, f"sources[{index}]", raw, field_names)
         source = _scripted_source(item) if scripted else _source(item)
-        if source.name.lower() in found:
+        if source.name.lower() in sources:
             raise item.error("name", f"{source.name} is the name of two sources")
-        found[source.name.lower()] = source
-    return tuple(found.values())
+        sources[source.name.lower()] = source
+    return tuple(sources.values())
 
 
 def _scripted_source(item: CaseFields) -> CaseSource:
@@ -422,7 +422,7 @@ def _columns(item: CaseFields) -> tuple[tuple[str, str], ...]:
 
 
 def _require_column(item: CaseFields, field: str, name: str | None, names: list[str]) -> None:
-    if name is not None and name.lower() not in (known.lower() for known in names):
+    if name is not None and name.lower() not in (column.lower() for column in names):
         hint = did_you_mean(name, names, "columns")
         raise item.error(field, f"{name} is not a column of the source", hint)
 
@@ -444,10 +444,10 @@ def _late_rows(
     """Each either a row, or where a row stands: source and row_index."""
     if not fields.has("late_rows"):
         return None
-    found: list[Row | LateReference] = []
+    rows: list[Row | LateReference] = []
     for index, row in enumerate(fields.rows("late_rows")):
         if "row_index" not in row:
-            found.append(row)
+            rows.append(row)
             continue
         # Any other value is the reason.
         item = CaseFields.of(fields.file, f"late_rows[{index}]", row, tuple(row))
@@ -455,8 +455,8 @@ def _late_rows(
         if name.lower() not in sources and not scripted:
             hint = did_you_mean(name, sources, "sources")
             raise item.error("source", f"unknown source {name}", hint)
-        found.append(LateReference(name, item.whole("row_index")))
-    return tuple(found)
+        rows.append(LateReference(name, item.whole("row_index")))
+    return tuple(rows)
 
 
 # ---- Which files are cases, and which cases are skipped.
@@ -469,7 +469,7 @@ _FIELD = re.compile(r"\b(query|script|script_file|sources|steps|expected_rows)\b
 
 def find_cases(paths: Sequence[Path]) -> list[Path]:
     """The case files below these paths, each once, in order."""
-    found: dict[Path, Path] = {}
+    cases: dict[Path, Path] = {}
     for path in paths:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if _looks_like_a_case(file, path))
@@ -478,8 +478,8 @@ def find_cases(paths: Sequence[Path]) -> list[Path]:
         else:
             raise CaseError(path, "", "no such file or directory")
         for file in files:
-            found.setdefault(file.resolve(), file)
-    return list(found.values())
+            cases.setdefault(file.resolve(), file)
+    return list(cases.values())
 
 
 def _looks_like_a_case(file: Path, folder: Path) -> bool:

@@ -31,7 +31,7 @@ def main(
     """
     try:
         files = find_cases([Path(path) for path in paths])
-        known = Skips(skips)
+        skip_list = Skips(skips)
     except TidegateError as error:
         print(error.render())
         return INVALID
@@ -42,7 +42,7 @@ def main(
     invalid = False
     with _SharedSpark(spark) as shared:
         for file in files:
-            case = _load(file, known)
+            case = _load(file, skip_list)
             if isinstance(case, Case):
                 outcome = run_case(case, shared.open, restart=restart)
             else:

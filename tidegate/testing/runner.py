@@ -58,25 +58,25 @@ def check_rows(
 ) -> None:
     """A step that expects rows; `since` is how many changes earlier steps have seen."""
     if isinstance(step, ExpectNew):
-        found = output.new_rows(since)
-        _require_none(compare(step.rows, found, output.columns, ordered), "expect_new")
+        rows = output.new_rows(since)
+        _require_none(compare(step.rows, rows, output.columns, ordered), "expect_new")
     elif isinstance(step, ExpectAll):
-        found = output.all_rows()
-        _require_none(compare(step.rows, found, output.columns, ordered), "expect_all")
+        rows = output.all_rows()
+        _require_none(compare(step.rows, rows, output.columns, ordered), "expect_all")
     else:
         _require_none(_delta(step.rows, output, since), "expect_delta")
 
 
-def _delta(wanted: Sequence[Row], output: StreamOutput, since: int) -> Difference | None:
+def _delta(expected: Sequence[Row], output: StreamOutput, since: int) -> Difference | None:
     """Compare the net changes: a row that was added and retracted does not count."""
     added, removed = standing(output.changes[since:])
-    found = [*_signed(added, "+"), *_signed(removed, "-")]
+    changes = [*_signed(added, "+"), *_signed(removed, "-")]
     unfolded: list[Row] = []
-    for row in wanted:
+    for row in expected:
         plain = {name: value for name, value in row.items() if name not in (OP, WEIGHT)}
         weight = row[WEIGHT] if WEIGHT in row else (1 if str(row[OP]).startswith("+") else -1)
         unfolded += _signed([plain] * abs(weight), "+" if weight > 0 else "-")
-    return compare(unfolded, found, _with_op(output))
+    return compare(unfolded, changes, _with_op(output))
 
 
 def _signed(rows: Sequence[Row], sign: str) -> list[Row]:
@@ -97,15 +97,15 @@ def check_final(case: Case, output: StreamOutput) -> None:
         _require_none(difference, "expected_rows")
 
 
-def _changelog(wanted: Sequence[Row], output: StreamOutput, ordered: bool) -> Difference | None:
+def _changelog(expected: Sequence[Row], output: StreamOutput, ordered: bool) -> Difference | None:
     """Signs must agree; whether an addition is called +I or +U is not told apart.
 
     A changelog with +U and never -U is one of upserts: the rows retracted are implied.
     """
-    ops = {row[OP] for row in wanted}
+    ops = {row[OP] for row in expected}
     upserts = "+U" in ops and "-U" not in ops
     changes = [c for c in output.changes if not (upserts and c.op == "-U")]
-    left = [{**row, OP: str(row[OP])[0]} for row in wanted]
+    left = [{**row, OP: str(row[OP])[0]} for row in expected]
     right = [{OP: _sign(change), **change.row} for change in changes]
     return compare(left, right, _with_op(output), ordered)
 
@@ -118,24 +118,24 @@ def check_late_rows(case: Case, late: StreamOutput) -> None:
     """The late stream holds exactly these rows, as far as its columns tell."""
     assert case.late_rows is not None, "only cases with late rows are checked for them"
     known = {name.lower() for name in late.columns}
-    wanted: list[Row] = []
+    expected: list[Row] = []
     for item in case.late_rows:
         row = case.rows_of(item.source)[item.row_index] if isinstance(item, LateReference) else item
-        wanted.append({k: v for k, v in row.items() if not known or k.lower() in known})
-    given = {name.lower() for row in wanted for name in row}
-    columns = {name: kind for name, kind in late.columns.items() if name.lower() in given}
-    _require_none(compare(wanted, late.all_rows(), columns), "late_rows")
+        expected.append({k: v for k, v in row.items() if not known or k.lower() in known})
+    row_columns = {name.lower() for row in expected for name in row}
+    columns = {name: kind for name, kind in late.columns.items() if name.lower() in row_columns}
+    _require_none(compare(expected, late.all_rows(), columns), "late_rows")
 
 
-def check_late_count(wanted: int, found: int) -> None:
+def check_late_count(expected: int, actual: int) -> None:
     """The number of rows that were too late."""
-    if wanted != found:
-        raise Mismatch(f"expected {wanted} rows to be too late, found {found}")
+    if expected != actual:
+        raise Mismatch(f"expected {expected} rows to be too late, found {actual}")
 
 
-def check_watermark(step: ExpectWatermark, found: datetime | None) -> None:
+def check_watermark(step: ExpectWatermark, actual: datetime | None) -> None:
     """The watermark in whole milliseconds."""
-    at = None if found is None else (found - _EPOCH) // timedelta(milliseconds=1)
+    at = None if actual is None else (actual - _EPOCH) // timedelta(milliseconds=1)
     if at != step.watermark_ms:
         raise Mismatch(f"expect_watermark_ms: expected {step.watermark_ms}, found {at}")
 
@@ -368,7 +368,7 @@ class _Run:
 
     def _told(self, step: Step, reason: str) -> str:
         """The reason with the number of the step in the file; some steps are not from there."""
-        own = [index for index, known in enumerate(self.case.steps) if known is step]
+        own = [index for index, item in enumerate(self.case.steps) if item is step]
         return f"steps[{own[0]}]: {reason}" if own else reason
 
     def _step(self, step: Step, ends: bool) -> None:
@@ -520,8 +520,8 @@ class _Run:
     def _watermark(self) -> datetime | None:
         """The watermark; before the first epoch after a start it is the one before the stop."""
         status = self._status()
-        known = status.watermark if status is not None else None
-        return known if known is not None else self.watermark_before
+        watermark = status.watermark if status is not None else None
+        return watermark if watermark is not None else self.watermark_before
 
     def _await_report(self) -> None:
         """Wait for the report of the last epoch, if this start has had one."""

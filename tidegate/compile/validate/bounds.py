@@ -18,7 +18,7 @@ from tidegate.compile.validate.finding import (
     unbounded,
 )
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import fields_by_id, volatile
+from tidegate.plan.bind.scope import fields_by_id, is_volatile
 from tidegate.sql.dialect import own_span
 from tidegate.types import ChangelogKind, Span
 
@@ -202,11 +202,11 @@ def volatile_in_state(subject: Subject) -> Iterable[Finding]:
         kept = node.state_expressions
         if kept is None:
             continue
-        known = fields_by_id(tuple(item for child in node.inputs for item in child.fields))
+        fields = fields_by_id(tuple(item for child in node.inputs for item in child.fields))
         columns = sorted({item.name for child in node.inputs for item in _volatile_fields(child)})
         if columns:
             yield _finding(node, _KEPT.format(f"the column {', '.join(columns)}"))
-        elif any(volatile(part, known) for part in kept):
+        elif any(is_volatile(part, fields) for part in kept):
             yield _finding(node, _KEPT.format("an expression here"))
         elif any(_volatile_filter(child) for child in node.inputs):
             yield _finding(node, _KEPT.format("a condition below"))
@@ -222,7 +222,7 @@ def _breaks_changes(node: n.Node) -> exp.Expr | None:
         parts: tuple[exp.Expr, ...] = (node.condition,)
     else:
         parts = (node.generator,) if isinstance(node, n.Explode) else node.expressions
-    return next((part for part in parts if volatile(part, {})), None)
+    return next((part for part in parts if is_volatile(part, {})), None)
 
 
 def _volatile_fields(node: n.Node) -> list[n.Field]:
@@ -232,7 +232,9 @@ def _volatile_fields(node: n.Node) -> list[n.Field]:
 def _volatile_filter(node: n.Node) -> bool:
     """A filter on the way down to the next operator that would let other rows through."""
     while isinstance(node, n.Filter | n.Project | n.Window | n.Explode):
-        if isinstance(node, n.Filter) and volatile(node.condition, fields_by_id(node.input.fields)):
+        if isinstance(node, n.Filter) and is_volatile(
+            node.condition, fields_by_id(node.input.fields)
+        ):
             return True
         node = node.input
     return False

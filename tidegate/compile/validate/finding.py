@@ -90,8 +90,8 @@ def window_advice(node: n.Aggregate) -> str:
     if not times:
         return ""
     ends = [item.name for item in times if item.role is n.Role.WINDOW_END]
-    wanted = ends[0] if ends else f"TUMBLE({times[0].name}, {example_interval()})"
-    return f"add {wanted} to GROUP BY, or " if node.keys else f"add GROUP BY {wanted}, or "
+    window = ends[0] if ends else f"TUMBLE({times[0].name}, {example_interval()})"
+    return f"add {window} to GROUP BY, or " if node.keys else f"add GROUP BY {window}, or "
 
 
 def table_name(node: n.Node) -> str:

@@ -9,7 +9,7 @@ from tidegate.catalog.objects import SideStream, Stream
 from tidegate.compile.validate.finding import Finding, Subject
 from tidegate.errors import Location, TidegateError, ValidationError
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.binder import CONTROL
+from tidegate.plan.bind.binder import MEMBER_COLUMN
 from tidegate.plan.side_streams import LateStream, late_stream
 from tidegate.types import ChangelogKind, Span
 
@@ -104,7 +104,7 @@ def _join(late: LateStream) -> Iterable[tuple[str, str]]:
 
 def _copies(late: LateStream) -> Iterable[tuple[str, str]]:
     """Late rows that are not rows of an input: copies, or members of a set operation."""
-    if any(item.rows.fields[-1].name == CONTROL for item in late.inputs):
+    if any(item.rows.fields[-1].name == MEMBER_COLUMN for item in late.inputs):
         yield (
             "rows of each of the queries can be too late, and a late stream has the rows of one",
             "leave it out: late rows are counted.",

@@ -122,12 +122,12 @@ def _own_input(
 
 
 def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator[CatalogError]:
-    known = {name.lower() for name in columns}
+    names = {name.lower() for name in columns}
     listing = {option.name for option in spec.options if option.type is OptionType.NAMES}
     spans = {option.name.lower(): option.value_span for option in sink.statement.options}
     for option in listing & set(spans):
         for name in sink.options[option]:
-            if name.lower() not in known:
+            if name.lower() not in names:
                 hint = did_you_mean(name, columns, f"columns of {sink.source}")
                 message = f"{option}: {sink.source} has no column {name}"
                 yield _error(sink, "TG-301", message, spans[option], hint)
@@ -151,10 +151,10 @@ def sink_findings(
     wrong: Found = list(sink_options(sink, spec, plan, others))
     if plan is None or wrong:
         return wrong, []
-    found = None if mode is ValidatorMode.OFF else sink_changelog(sink, spec, plan)
-    if found is None:
+    finding = None if mode is ValidatorMode.OFF else sink_changelog(sink, spec, plan)
+    if finding is None:
         return [], []
-    return ([], [found]) if mode is ValidatorMode.WARN else ([found], [])
+    return ([], [finding]) if mode is ValidatorMode.WARN else ([finding], [])
 
 
 def _no_stream(sink: Sink, source: Declared) -> CatalogError:
