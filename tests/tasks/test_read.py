@@ -59,7 +59,7 @@ def scan_of(stream: str, reader: Shares, partitioned: bool = False) -> DirectSca
     return DirectScan(READ, reader, place, (stream,), 0, columns, (), time, None, partitioned)
 
 
-def port_of(stream: str, reader: Shares, member: int, least: int = -(10**6)) -> ReadPort:
+def port_of(stream: str, reader: Shares, operator_index: int, least: int = -(10**6)) -> ReadPort:
     stage = VectorStage(
         ((PANE, VectorColumn("t"), L), ("c0", VectorColumn("a"), L), ("c1", VectorColumn("t"), L)),
         (VectorCall(">", (VectorColumn("a"), VectorConstant(least, L))),),
@@ -75,7 +75,7 @@ def port_of(stream: str, reader: Shares, member: int, least: int = -(10**6)) -> 
         ((0, 0),),
         KEY_GROUPS,
         hashed=hash_columns(HOLD.output),
-        member=member,
+        operator_index=operator_index,
     )
     return ReadPort(scan_of(stream, reader), stage, pack)
 
@@ -92,8 +92,8 @@ def made(
 ) -> list[dict[str, Any]]:
     """What a task sends for them, which read alike."""
     place = EpochSpecStore(str(folder), "order")
-    first = readers[0].scan.place
-    alike = {each.scan.place: first for each in readers}
+    first = readers[0].scan.range_key
+    alike = {each.scan.range_key: first for each in readers}
     place.write(EpochSpec(0, 1, 10**9, splits={"/".join(first): splits}, partitions={}))
     ranges = ranges_of(readers, alike, lambda scans: reader)
     run = reading(ranges, place)

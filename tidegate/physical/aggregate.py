@@ -140,11 +140,11 @@ def _keys(
     keys: list[str] = []
     outputs: list[OutputField] = []
     for item, tree in zip(node.key_fields, node.keys, strict=True):
-        known = derived.get(item.id)
-        if known is None:
-            known = OutputField("key", len(keys))
+        output = derived.get(item.id)
+        if output is None:
+            output = OutputField("key", len(keys))
             keys.append(to_sql(tree))
-        outputs.append(known)
+        outputs.append(output)
     outputs += [OutputField("result", index) for index, _ in enumerate(node.aggregates)]
     return tuple(keys), tuple(outputs)
 
@@ -271,13 +271,13 @@ def _partials(
 
     if plan.session_gap_us is not None or plan.node.ttl_us is not None:
         return None
-    given = dict(columns.named)
+    names = dict(columns.named)
     arguments = [
-        [given[f"a{index}_{place}"] for place, _ in enumerate(call.argument_sql)]
+        [names[f"a{index}_{position}"] for position, _ in enumerate(call.argument_sql)]
         for index, call in enumerate(plan.calls)
     ]
-    found = partial_sql(groups, arguments)
-    return tuple(found) if found is not None else None
+    partials = partial_sql(groups, arguments)
+    return tuple(partials) if partials is not None else None
 
 
 def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
@@ -387,14 +387,14 @@ def _late(plan: AggregatePlan, columns: Columns, types: Types, name: str) -> Lat
     from tidegate.operators.late_rows import LateRows
 
     fields = [
-        pa.field(own, pa.int64() if own == WEIGHT else types.of(columns.sql_of(given)))
-        for own, given in columns.named
-        if own != PANE
+        pa.field(name, pa.int64() if name == WEIGHT else types.of(columns.sql_of(column)))
+        for name, column in columns.named
+        if name != PANE
     ]
     needed = pa.schema([(PANE, pa.int64()), (HASH, pa.int64()), *fields])
-    own = column_sql(plan.input)
-    columns.add_all("l", own)
-    return LateRows(name, needed, tuple(types.all(own)))
+    late_columns = column_sql(plan.input)
+    columns.add_all("l", late_columns)
+    return LateRows(name, needed, tuple(types.all(late_columns)))
 
 
 KIND = OperatorKind(

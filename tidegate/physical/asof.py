@@ -29,16 +29,16 @@ KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 
 def near(node: n.Join) -> n.AsofCondition:
     """Which row of the right counts; of whole microseconds no end is open."""
-    found = node.asof_condition
-    assert found is not None, "it was rejected otherwise"
+    condition = node.asof_condition
+    assert condition is not None, "it was rejected otherwise"
     if not node.by_watermark:
-        return found
-    lower, upper = found.lower, found.upper
-    if lower is not None and found.lower_open:
+        return condition
+    lower, upper = condition.lower, condition.upper
+    if lower is not None and condition.lower_open:
         lower += 1
-    if upper is not None and found.upper_open:
+    if upper is not None and condition.upper_open:
         upper -= 1
-    return replace(found, lower=lower, upper=upper, lower_open=False, upper_open=False)
+    return replace(condition, lower=lower, upper=upper, lower_open=False, upper_open=False)
 
 
 def _keys(node: n.Join) -> tuple[list[str], list[str]]:
@@ -47,8 +47,8 @@ def _keys(node: n.Join) -> tuple[list[str], list[str]]:
 
 
 def _values(node: n.Join) -> tuple[str, str]:
-    found = near(node)
-    return to_sql(found.left), to_sql(found.right)
+    condition = near(node)
+    return to_sql(condition.left), to_sql(condition.right)
 
 
 def _shown(node: n.Join, port: int) -> list[n.Field]:
@@ -108,12 +108,12 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
     """A row comes when the watermark has passed all that it may match."""
     if node.asof_condition is None or not node.by_watermark:
         return 0
-    found = near(node)
-    times = [item for item in node.left.fields if item.id == found.left.name]
+    condition = near(node)
+    times = [item for item in node.left.fields if item.id == condition.left.name]
     behind = times[0].output_watermark_delay_us(node.left.fields) if times else 0
-    if behind is None or found.lower is None:
+    if behind is None or condition.lower is None:
         return behind
-    return behind + max(0, -int(found.lower))
+    return behind + max(0, -int(condition.lower))
 
 
 def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
@@ -139,10 +139,10 @@ def describe(node: n.Join) -> str:
     return text
 
 
-def _distance(found: n.AsofCondition, times: bool) -> str:
+def _distance(condition: n.AsofCondition, times: bool) -> str:
     """How far apart rows may be, where there is a limit."""
-    behind = found.upper if found.direction != n.FORWARD else None
-    ahead = found.lower if found.direction != n.BACKWARD else None
+    behind = condition.upper if condition.direction != n.FORWARD else None
+    ahead = condition.lower if condition.direction != n.BACKWARD else None
     words = [
         f"{format_duration(int(limit)) if times else limit} {where}"
         for limit, where in ((behind, "behind"), (ahead and -ahead, "ahead"))
@@ -157,11 +157,11 @@ def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
         same = "<=>" if pair.null_safe else "="
         words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
     if node.asof_condition is not None:
-        found = near(node)
-        ends = f"{'(' if found.lower_open else '['}{found.lower} {found.upper}"
-        ends += ")" if found.upper_open else "]"
-        which = "first" if found.first else found.direction
-        words.append(f"{which}({to.text(found.left)} {to.text(found.right)} {ends})")
+        condition = near(node)
+        ends = f"{'(' if condition.lower_open else '['}{condition.lower} {condition.upper}"
+        ends += ")" if condition.upper_open else "]"
+        which = "first" if condition.first else condition.direction
+        words.append(f"{which}({to.text(condition.left)} {to.text(condition.right)} {ends})")
     words += [f"where={to.text(node.residual)}"] if node.residual is not None else []
     words += [f"alive={to.columns[node.validity_id]}"] if node.validity_id is not None else []
     return [*words, *([] if node.by_watermark else canonical_ttl(node))]
@@ -259,8 +259,8 @@ def _cast(sql: str, kind: str, types: Types) -> str:
 
 def _begun(node: n.Join, port: int, keys: list[str], types: Types) -> Columns:
     columns = Columns()
-    own = _keys(node)[port]
-    columns.add_all("k", [_cast(key, kind, types) for key, kind in zip(own, keys, strict=True)])
+    key_sql = _keys(node)[port]
+    columns.add_all("k", [_cast(key, kind, types) for key, kind in zip(key_sql, keys, strict=True)])
     columns.add_all("c", [quoted(item.id) for item in _shown(node, port)])
     return columns
 

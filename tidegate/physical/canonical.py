@@ -146,22 +146,22 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
     assert name is not None, f"{text} is a call"
     function = name.lower()
     if function not in FUNCTIONS:
-        known = ", ".join(sorted(FUNCTIONS))
+        names = ", ".join(sorted(FUNCTIONS))
         message = f"the aggregate {function} cannot run on streams yet"
-        raise Unrunnable(Rejection(message, f"aggregates that run: {known}.", own_span(tree)))
+        raise Unrunnable(Rejection(message, f"aggregates that run: {names}.", own_span(tree)))
     parts = list(call.expressions)
     distinct = bool(parts) and isinstance(parts[0], exp.Distinct)
     if distinct:
         parts = list(parts[0].expressions)
     first_constant = constants_from(function)
     arguments = []
-    for place, part in enumerate(parts):
+    for position, part in enumerate(parts):
         if isinstance(part, exp.Star):
             continue
-        known_value, value = _constant(part)
-        if first_constant is None or place < first_constant:
+        is_constant, value = _constant(part)
+        if first_constant is None or position < first_constant:
             arguments.append(to_sql(part))
-        elif known_value:
+        elif is_constant:
             constants.append(value)
         else:
             message = f"{text}: {text_of(part)} is not a constant, and such a call cannot run"
@@ -201,13 +201,13 @@ def _constant(tree: exp.Expr) -> tuple[bool, Any]:
     if isinstance(tree, exp.Boolean):
         return True, bool(tree.this)
     if isinstance(tree, exp.Neg):
-        known, value = _constant(tree.this)
-        return (True, -value) if known and isinstance(value, int | float) else (False, None)
+        is_constant, value = _constant(tree.this)
+        return (True, -value) if is_constant and isinstance(value, int | float) else (False, None)
     if isinstance(tree, exp.Null):
         return True, None
     if ex.call_name(tree) == "ARRAY":
         values = [_constant(part) for part in tree.expressions]
-        return all(known for known, _ in values), tuple(value for _, value in values)
+        return all(is_constant for is_constant, _ in values), tuple(value for _, value in values)
     return False, None
 
 

@@ -40,26 +40,26 @@ class _Writer:
         head = " ".join([str(number), type(node).__name__.lower(), *map(str, inputs)])
         types = ",".join(item.type or "?" for item in node.fields)
         self.lines.append(f"{head} {' '.join(words)} -> {types}".replace("  ", " "))
-        known = {item.id for child in node.inputs for item in child.fields}
-        for place, item in enumerate(node.fields):
-            if item.id not in known:
-                self.words.columns[item.id] = f"{number}.{self._name(node, item, place)}"
+        input_ids = {item.id for child in node.inputs for item in child.fields}
+        for position, item in enumerate(node.fields):
+            if item.id not in input_ids:
+                self.words.columns[item.id] = f"{number}.{self._name(node, item, position)}"
         return number
 
-    def _name(self, node: n.Node, item: n.Field, place: int) -> str:
-        return item.name.lower() if isinstance(node, n.Scan | n.SideScan) else str(place)
+    def _name(self, node: n.Node, item: n.Field, position: int) -> str:
+        return item.name.lower() if isinstance(node, n.Scan | n.SideScan) else str(position)
 
 
 def _scan(node: n.Scan, to: CanonicalWriter) -> list[str]:
     source = node.source
     computed = {c.name.lower(): c.computed for c in source.columns if c.computed is not None}
-    told = {c.name.lower(): c.metadata for c in source.columns if c.metadata is not None}
+    metadata = {c.name.lower(): c.metadata for c in source.columns if c.metadata is not None}
     columns = []
     for item in node.fields:
         tree = computed.get(item.name.lower())
-        made = f":={to.text(tree)}" if tree is not None else ""
-        made += f"@{told[item.name.lower()]}" if item.name.lower() in told else ""
-        columns.append(item.name.lower() + made)
+        definition = f":={to.text(tree)}" if tree is not None else ""
+        definition += f"@{metadata[item.name.lower()]}" if item.name.lower() in metadata else ""
+        columns.append(item.name.lower() + definition)
     words = [source.name.lower(), f"[{' '.join(columns)}]"]
     words += [f"time={source.watermark.column.lower()}"] if source.watermark else []
     words += [f"key={','.join(source.primary_key).lower()}"] if source.primary_key else []
@@ -67,8 +67,8 @@ def _scan(node: n.Scan, to: CanonicalWriter) -> list[str]:
 
 
 def _side(node: n.SideScan, to: CanonicalWriter) -> list[str]:
-    made = [f"({node.side.canonical_form})"] if node.side.canonical_form else []
-    return [node.side.name.lower(), *made]
+    meaning = [f"({node.side.canonical_form})"] if node.side.canonical_form else []
+    return [node.side.name.lower(), *meaning]
 
 
 def _lookup(node: n.LookupScan, to: CanonicalWriter) -> list[str]:

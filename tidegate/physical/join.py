@@ -98,7 +98,7 @@ def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
     if node.kind is n.JoinKind.INTERVAL:
         assert node.bounds is not None, "an interval join has bounds"
         return node.left.field(node.bounds.left_id), node.right.field(node.bounds.right_id)
-    found: dict[n.Role, tuple[n.Field, n.Field]] = {}
+    pairs: dict[n.Role, tuple[n.Field, n.Field]] = {}
     left = {item.id: item for item in node.left.fields}
     right = {item.id: item for item in node.right.fields}
     for pair in node.key_pairs:
@@ -106,8 +106,8 @@ def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
         if one is None or other is None or one.role is not other.role or one.window is None:
             continue
         if one.window == other.window:
-            found.setdefault(one.role, (one, other))
-    return found.get(n.Role.WINDOW_END) or found[n.Role.WINDOW_START]
+            pairs.setdefault(one.role, (one, other))
+    return pairs.get(n.Role.WINDOW_END) or pairs[n.Role.WINDOW_START]
 
 
 def output_watermark_delay_us(node: n.Join) -> int | None:
@@ -116,15 +116,15 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
         return 0
     behind = 0
     for side, item in zip(node.inputs, _closing(node), strict=True):
-        own = item.output_watermark_delay_us(side.fields)
-        if own is None:
+        delay = item.output_watermark_delay_us(side.fields)
+        if delay is None:
             return None
-        behind = max(behind, own)
+        behind = max(behind, delay)
     if node.kind is n.JoinKind.WINDOW:
         return behind
     lower, upper = _bounds(node)
-    waits = upper - lower if node.at_close else 0
-    return max(0, upper, -lower, waits) + behind
+    pair_delay = upper - lower if node.at_close else 0
+    return max(0, upper, -lower, pair_delay) + behind
 
 
 def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
@@ -322,8 +322,8 @@ def _with_late(join: IntervalJoin, node: n.Join) -> IntervalJoin:
 
 
 def _window_start(side: n.Node) -> str | None:
-    places = enumerate(side.fields)
-    return next((f"c{place}" for place, f in places if f.role is n.Role.WINDOW_START), None)
+    fields = enumerate(side.fields)
+    return next((f"c{index}" for index, f in fields if f.role is n.Role.WINDOW_START), None)
 
 
 def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPlan:

@@ -40,19 +40,19 @@ class EnrichSql:
     """The stages around a lookup; `below` and `above` name a view that is not there yet."""
 
     # Columns that pass by, as (name in the task, SQL).
-    passed: tuple[tuple[str, str], ...]
+    passed_columns: tuple[tuple[str, str], ...]
     keys: tuple[tuple[str, str], ...]
     above: tuple[str, ...]
-    found: str
+    matches: str
 
     def below_sql(self, below: str) -> str:
-        columns = [f"{sql} AS {name}" for name, sql in (*self.passed, *self.keys)]
+        columns = [f"{sql} AS {name}" for name, sql in (*self.passed_columns, *self.keys)]
         return f"SELECT {', '.join(columns)} FROM {below}"
 
     def above_sql(self, view: str) -> str:
         return (
             f"SELECT {', '.join(self.above)} FROM {quoted(view)} "
-            f"LATERAL VIEW OUTER explode({self.found}) generated AS {_ONE}"
+            f"LATERAL VIEW OUTER explode({self.matches}) generated AS {_ONE}"
         )
 
 
@@ -61,7 +61,7 @@ def table_of(node: n.Join) -> n.LookupScan:
     return node.right
 
 
-def wanted(node: n.Join, types: Types) -> LookupColumns:
+def lookup_columns(node: n.Join, types: Types) -> LookupColumns:
     table = table_of(node)
     names = {item.id: item.name for item in table.fields}
     columns = tuple((item.name, types.name(quoted(item.id))) for item in table.fields)
@@ -100,28 +100,28 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
 
 def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
     """The SQL around a lookup, with the hidden columns that a writer carries."""
-    own = [quoted(item.id) for item in node.left.fields]
-    own += ["_op"] if carries_op(node.left) else []
-    passed = {sql: f"p{place}" for place, sql in enumerate(own)}
+    input_columns = [quoted(item.id) for item in node.left.fields]
+    input_columns += ["_op"] if carries_op(node.left) else []
+    passed_names = {sql: f"p{index}" for index, sql in enumerate(input_columns)}
     hidden = {name: name for name in writer.hidden}
-    keys = tuple((f"k{place}", _key(pair, types)) for place, pair in enumerate(node.lookup_keys))
+    keys = tuple((f"k{index}", _key(pair, types)) for index, pair in enumerate(node.lookup_keys))
     keys = keys or (("k0", "true"),)
-    places = {item.id: place for place, item in enumerate(table_of(node).fields)}
-    above = [f"{name} AS {sql}" for sql, name in passed.items()]
+    table_positions = {item.id: index for index, item in enumerate(table_of(node).fields)}
+    above = [f"{name} AS {sql}" for sql, name in passed_names.items()]
     above += [
-        f"{_ONE}.f{places[item.id]} AS {quoted(item.id)}"
+        f"{_ONE}.f{table_positions[item.id]} AS {quoted(item.id)}"
         for item in node.fields
-        if item.id in places
+        if item.id in table_positions
     ]
     above += writer.carried
     above.append(
         f"{SELECTED} AND {_ONE} IS NOT NULL AS {SELECTED}" if node.how == "INNER" else SELECTED
     )
-    named = tuple((name, sql) for sql, name in {**hidden, **passed}.items())
-    return EnrichSql(named, keys, tuple(above), _found(node, places, passed))
+    named = tuple((name, sql) for sql, name in {**hidden, **passed_names}.items())
+    return EnrichSql(named, keys, tuple(above), _found(node, table_positions, passed_names))
 
 
-def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
+def _found(node: n.Join, table_positions: dict[str, int], passed_names: dict[str, str]) -> str:
     """The rows that were found and for which the rest of the condition holds."""
     other = ex.conjunction(rest(node))
     if other is None:
@@ -130,9 +130,9 @@ def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
     def swap(part: exp.Expr) -> exp.Expr:
         if not isinstance(part, exp.Column):
             return part
-        if part.name in places:
-            return exp.column(f"f{places[part.name]}", table=_ONE)
-        return exp.column(passed[quoted(part.name)])
+        if part.name in table_positions:
+            return exp.column(f"f{table_positions[part.name]}", table=_ONE)
+        return exp.column(passed_names[quoted(part.name)])
 
     condition = to_sql(other.copy().transform(swap))
     return when_selected(f"filter({FOUND}, {_ONE} -> {condition})")
@@ -140,40 +140,40 @@ def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
 
 def rest(node: n.Join) -> list[exp.Expr]:
     """What is left of the condition beside the keys that the table is asked by."""
-    asked = {id(pair) for pair in node.lookup_keys}
-    left: list[exp.Expr] = [
+    lookup_ids = {id(pair) for pair in node.lookup_keys}
+    conditions: list[exp.Expr] = [
         (exp.NullSafeEQ if pair.null_safe else exp.EQ)(
             this=pair.left.copy(), expression=pair.right.copy()
         )
         for pair in node.key_pairs
-        if id(pair) not in asked
+        if id(pair) not in lookup_ids
     ]
-    return [*left, *ex.conjuncts(node.residual)]
+    return [*conditions, *ex.conjuncts(node.residual)]
 
 
 def _key(pair: n.KeyPair, types: Types) -> str:
     """The key of a row in the type of the column it is compared with; NULL if none can be equal."""
     left, right = to_sql(pair.left), to_sql(pair.right)
-    mine, theirs = types.name(left), types.name(right)
-    kinds = tuple(kind.partition("(")[0] for kind in (mine, theirs))
+    key_type, column_type = types.name(left), types.name(right)
+    kinds = tuple(kind.partition("(")[0] for kind in (key_type, column_type))
     if kinds[1] not in _KEYS:
         raise Unrunnable(
             Rejection(
-                f"{_plain(left, right)}: a lookup by values of type {theirs} cannot run yet",
+                f"{_plain(left, right)}: a lookup by values of type {column_type} cannot run yet",
                 "look up by a whole number, a text, a time or a decimal.",
             )
         )
     exact = all(kind in _EXACT for kind in kinds)
     times = all(kind in ("TIMESTAMP", "TIMESTAMP_NTZ") for kind in kinds)
-    if mine != theirs and not exact and not times:
-        text = f"{_plain(left, right)}: a lookup of {mine} by {theirs} cannot run yet"
-        raise Unrunnable(Rejection(text, f"CAST({left.replace('`', '')} AS {theirs}) = …"))
-    if mine == theirs:
+    if key_type != column_type and not exact and not times:
+        text = f"{_plain(left, right)}: a lookup of {key_type} by {column_type} cannot run yet"
+        raise Unrunnable(Rejection(text, f"CAST({left.replace('`', '')} AS {column_type}) = …"))
+    if key_type == column_type:
         return when_selected(left)
     common = types.name(_both(pair))
-    if common == theirs:
-        return when_selected(f"CAST({left} AS {theirs})")
-    cast = f"try_cast({left} AS {theirs})"
+    if common == column_type:
+        return when_selected(f"CAST({left} AS {column_type})")
+    cast = f"try_cast({left} AS {column_type})"
     same = f"CAST({cast} AS {common}) = CAST({left} AS {common})"
     return f"CASE WHEN {SELECTED} AND {same} THEN {cast} END"
 

@@ -132,11 +132,17 @@ class MatchPlan:
         if isinstance(part, n.Navigation):
             value = self._value(to_sql(part.value))
             return RowMeasure(value, result, group, part.last, part.offset, part.back)
-        own = plan_call(part.call, self.node.input)
-        texts = own.argument_sql
+        call_plan = plan_call(part.call, self.node.input)
+        texts = call_plan.argument_sql
         arguments = tuple(self.types.all(texts))
         call = AggregateCall(
-            own.function, own.text, arguments, result, own.distinct, own.filtered, own.constants
+            call_plan.function,
+            call_plan.text,
+            arguments,
+            result,
+            call_plan.distinct,
+            call_plan.filtered,
+            call_plan.constants,
         )
         return AggregateMeasure(call, tuple(map(self._value, texts)), group)
 
@@ -145,9 +151,9 @@ class MatchPlan:
     def _condition(self, item: n.DefineCondition) -> CompiledCondition:
         from tidegate.operators.match.search import CompiledCondition
 
-        found = [self._part(part) for part in item.parts]
-        test = scalar_of(item.variable, item.tree, [kind for _, kind in found])
-        return CompiledCondition(test, tuple(part for part, _ in found))
+        parts = [self._part(part) for part in item.parts]
+        test = scalar_of(item.variable, item.tree, [kind for _, kind in parts])
+        return CompiledCondition(test, tuple(part for part, _ in parts))
 
     def _part(self, part: n.Navigation | n.MatchAggregate) -> tuple[ConditionInput, str]:
         from tidegate.operators.match.search import CurrentValue, NavigatedValue
@@ -245,11 +251,11 @@ class _Compiler:
                 then = self.add(part, then)
             return then
         if isinstance(pattern, pt.Alternation):
-            ways = [self.add(part, then) for part in pattern.parts]
-            found = ways.pop()
-            for way in reversed(ways):
-                found = self._fork(way, found, False)
-            return found
+            alternatives = [self.add(part, then) for part in pattern.parts]
+            step = alternatives.pop()
+            for alternative in reversed(alternatives):
+                step = self._fork(alternative, step, False)
+            return step
         assert isinstance(pattern, pt.Repetition), "what is foreign was rejected"
         return self._repeat(pattern, then)
 
@@ -260,14 +266,14 @@ class _Compiler:
             again = self.add(pattern.part, loop)
             first, second = (then, again) if pattern.reluctant else (again, then)
             self.steps[loop] = _fork(first, second)
-            found = loop
+            step = loop
         else:
-            found = then
+            step = then
             for _ in range(pattern.most - pattern.least):
-                found = self._fork(self.add(pattern.part, found), then, pattern.reluctant)
+                step = self._fork(self.add(pattern.part, step), then, pattern.reluctant)
         for _ in range(pattern.least):
-            found = self.add(pattern.part, found)
-        return found
+            step = self.add(pattern.part, step)
+        return step
 
     def _new(self, step: Step) -> int:
         self.steps.append(step)

@@ -86,20 +86,20 @@ def kind_named(name: str | None) -> str:
 def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
     """A condition over parts of these types; raises Unrunnable."""
     try:
-        found = _scalar(tree, kinds)
-        if found.kind not in ("BOOLEAN", UNKNOWN):
-            raise _Untranslatable(f"it is {found.kind}, and not true or false", tree)
+        condition = _scalar(tree, kinds)
+        if condition.kind not in ("BOOLEAN", UNKNOWN):
+            raise _Untranslatable(f"it is {condition.kind}, and not true or false", tree)
     except _Untranslatable as error:
         message = f"DEFINE {variable}: {error}"
         raise Unrunnable(Rejection(message, _HINT, own_span(error.tree))) from None
-    return found.scalar
+    return condition.scalar
 
 
 def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     tree = tree.unnest()
     if isinstance(tree, exp.Column):
-        place = int(tree.name[1:])
-        return Typed(Input(place), kinds[place])
+        position = int(tree.name[1:])
+        return Typed(Input(position), kinds[position])
     for kind, translate in _TRANSLATED.items():
         if isinstance(tree, kind):
             return translate(tree, kinds)
@@ -161,22 +161,22 @@ def _is_exact(kind: str) -> bool:
 
 def _digits(kind: str) -> tuple[int, int]:
     """Precision and scale."""
-    found = _DECIMAL.fullmatch(kind)
-    return (int(found.group(1)), int(found.group(2))) if found else (_DIGITS[kind], 0)
+    match = _DECIMAL.fullmatch(kind)
+    return (int(match.group(1)), int(match.group(2))) if match else (_DIGITS[kind], 0)
 
 
-def _as_double(own: Typed, beside: Typed, tree: exp.Expr) -> Scalar:
+def _as_double(value: Typed, other: Typed, tree: exp.Expr) -> Scalar:
     """A number that meets a double; FLOAT with others than that is left to Spark."""
-    pair = (own.kind, beside.kind)
-    if "DOUBLE" in pair and (own.kind in _FLOATING or _is_exact(own.kind)):
-        return _double(own)
-    raise _unlike(own, beside, tree)
+    pair = (value.kind, other.kind)
+    if "DOUBLE" in pair and (value.kind in _FLOATING or _is_exact(value.kind)):
+        return _double(value)
+    raise _unlike(value, other, tree)
 
 
-def _double(own: Typed) -> Scalar:
-    if isinstance(own.scalar, Constant):
-        return Constant(float(own.scalar.value))
-    return own.scalar if own.kind in (*_FLOATING, UNKNOWN) else AsDouble(own.scalar)
+def _double(value: Typed) -> Scalar:
+    if isinstance(value.scalar, Constant):
+        return Constant(float(value.scalar.value))
+    return value.scalar if value.kind in (*_FLOATING, UNKNOWN) else AsDouble(value.scalar)
 
 
 def _counted(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
@@ -200,24 +200,24 @@ def _counted(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
         ("-", _INTERVAL, _INTERVAL): _INTERVAL,
         ("+", _INTERVAL, _INTERVAL): _INTERVAL,
     }
-    found = times.get((sign, *pair))
-    if found is None:
+    result_kind = times.get((sign, *pair))
+    if result_kind is None:
         raise _unlike(one, other, tree)
-    return Typed(Calculate(sign, one.scalar, other.scalar, 64), found)
+    return Typed(Calculate(sign, one.scalar, other.scalar, 64), result_kind)
 
 
 def _of_decimals(sign: str, one: Typed, other: Typed, tree: exp.Expr) -> Typed:
     """As many digits as no result can exceed; with more than 38 Spark would round."""
     (first, scale), (second, more) = _digits(one.kind), _digits(other.kind)
     if sign == "*":
-        digits, places = first + second + 1, scale + more
+        digits, result_scale = first + second + 1, scale + more
     else:
-        places = max(scale, more)
-        digits = max(first - scale, second - more) + places + 1
+        result_scale = max(scale, more)
+        digits = max(first - scale, second - more) + result_scale + 1
     if digits > _MOST_DIGITS:
         raise _unlike(one, other, tree)
-    made = Calculate(sign, one.scalar, other.scalar, decimals=True)
-    return Typed(made, f"DECIMAL({digits},{places})")
+    scalar = Calculate(sign, one.scalar, other.scalar, decimals=True)
+    return Typed(scalar, f"DECIMAL({digits},{result_scale})")
 
 
 def _divided(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
@@ -231,15 +231,15 @@ def _divided(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
 
 
 def _negated(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
-    given = _scalar(tree.this, kinds)
-    if isinstance(given.scalar, Constant) and given.kind != "STRING":
-        return Typed(Constant(-given.scalar.value), given.kind)
-    if given.kind in _INTEGERS or given.kind == UNKNOWN:
-        bits = _BITS.get(given.kind, 0)
-        return Typed(Calculate("-", Constant(0), given.scalar, bits), given.kind)
-    if given.kind == "DOUBLE":
-        return Typed(Calculate("*", Constant(-1.0), given.scalar), given.kind)
-    raise _Untranslatable(f"- {given.kind} across rows cannot run", tree)
+    value = _scalar(tree.this, kinds)
+    if isinstance(value.scalar, Constant) and value.kind != "STRING":
+        return Typed(Constant(-value.scalar.value), value.kind)
+    if value.kind in _INTEGERS or value.kind == UNKNOWN:
+        bits = _BITS.get(value.kind, 0)
+        return Typed(Calculate("-", Constant(0), value.scalar, bits), value.kind)
+    if value.kind == "DOUBLE":
+        return Typed(Calculate("*", Constant(-1.0), value.scalar), value.kind)
+    raise _Untranslatable(f"- {value.kind} across rows cannot run", tree)
 
 
 def _joined(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], Typed]:
@@ -251,10 +251,10 @@ def _joined(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], T
 
 
 def _condition(tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
-    given = _scalar(tree, kinds)
-    if given.kind not in ("BOOLEAN", UNKNOWN):
-        raise _Untranslatable(f"{given.kind} is not true or false", tree)
-    return given.scalar
+    condition = _scalar(tree, kinds)
+    if condition.kind not in ("BOOLEAN", UNKNOWN):
+        raise _Untranslatable(f"{condition.kind} is not true or false", tree)
+    return condition.scalar
 
 
 def _not(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
@@ -290,33 +290,33 @@ def _one_of(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
         raise _Untranslatable("IN across rows needs a list", tree)
     if any(value.kind == "DOUBLE" for value in values):
         values = [Typed(_double(v), "DOUBLE") if _is_exact(v.kind) else v for v in values]
-    found: Scalar | None = None
+    result: Scalar | None = None
     for value in values[1:]:
         one, other, doubles = _alike(values[0], value, tree)
         same = Compare("=", one, other, doubles)
-        found = same if found is None else Or(found, same)
-    assert found is not None, "there is a value to compare with"
-    return Typed(found, "BOOLEAN")
+        result = same if result is None else Or(result, same)
+    assert result is not None, "there is a value to compare with"
+    return Typed(result, "BOOLEAN")
 
 
 def _cast(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
-    given, kind = _scalar(tree.this, kinds), to_sql(tree.args["to"]).upper()
-    known = _is_exact(given.kind) or given.kind in (*_FLOATING, UNKNOWN)
-    if kind != "DOUBLE" or not known:
+    value, kind = _scalar(tree.this, kinds), to_sql(tree.args["to"]).upper()
+    is_number = _is_exact(value.kind) or value.kind in (*_FLOATING, UNKNOWN)
+    if kind != "DOUBLE" or not is_number:
         raise _Untranslatable(f"a cast to {kind} across rows cannot run", tree)
-    return Typed(_double(given), "DOUBLE")
+    return Typed(_double(value), "DOUBLE")
 
 
 def _call(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     name = ex.call_name(tree)
     parts = [_scalar(part, kinds) for part in tree.expressions]
-    found = {part.kind for part in parts}
+    part_kinds = {part.kind for part in parts}
     if name == "ABS" and len(parts) == 1:
         kind = parts[0].kind
         if _is_exact(kind) or kind in ("DOUBLE", UNKNOWN):
             return Typed(Absolute(parts[0].scalar, _BITS.get(kind, 0)), kind)
-    if name == "COALESCE" and parts and len(found - {UNKNOWN}) <= 1:
-        return Typed(Coalesce(tuple(part.scalar for part in parts)), max(found, key=_is_known))
+    if name == "COALESCE" and parts and len(part_kinds - {UNKNOWN}) <= 1:
+        return Typed(Coalesce(tuple(part.scalar for part in parts)), max(part_kinds, key=_is_known))
     raise _Untranslatable(f"{str(name).lower()} over values of different rows cannot run", tree)
 
 

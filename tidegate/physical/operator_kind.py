@@ -149,8 +149,8 @@ def reads_user_functions(node: n.Node) -> bool:
 
 def calls_user_function(tree: exp.Expr) -> bool:
     """Whether an expression calls one."""
-    known = ex.spark_functions()
-    return any(name not in known for name, _ in ex.calls(tree))
+    spark_functions = ex.spark_functions()
+    return any(name not in spark_functions for name, _ in ex.calls(tree))
 
 
 def _trees(node: n.Node) -> Iterator[exp.Expr]:

@@ -115,9 +115,9 @@ def _reject_frame(function: WindowFunction, text: str) -> None:
         raise _unrunnable(function, f"{text}: {message}")
 
 
-def _number(function: WindowFunction, place: int, default: int | None, text: str) -> int:
+def _number(function: WindowFunction, position: int, default: int | None, text: str) -> int:
     parts = function.call.expressions
-    number = whole_number(parts[place]) if len(parts) > place else default
+    number = whole_number(parts[position]) if len(parts) > position else default
     if number is None or number < 1:
         raise _unrunnable(function, f"{text} needs a number of at least 1")
     return number
@@ -194,9 +194,9 @@ def sql(node: n.Over, to: SqlWriter) -> str:
         f"{to_sql(typed_function(function))} AS {quoted(item.id)}"
         for item, function in zip(added, node.functions, strict=True)
     ]
-    kept = [quoted(item.id) for item in node.input.fields]
+    input_columns = [quoted(item.id) for item in node.input.fields]
     op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
-    columns = [*kept, *computed, *op, *to.hidden]
+    columns = [*input_columns, *computed, *op, *to.hidden]
     return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}"
 
 
@@ -324,8 +324,8 @@ def _needed(operator: Operator) -> pa.Schema:
     from tidegate.columns import SEEN
 
     schema = operator.shuffle_schemas[0][0]
-    place = schema.get_field_index(SEEN)
-    return schema if place < 0 else schema.remove(place)
+    index = schema.get_field_index(SEEN)
+    return schema if index < 0 else schema.remove(index)
 
 
 # Functions as operators know them
@@ -334,19 +334,21 @@ def _needed(operator: Operator) -> pa.Schema:
 def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
     from tidegate.operators.over.functions import OverSpec
 
-    sorts, places = _sorts(node), []
+    sorts, order_positions = _sorts(node), []
     orders: list[Ordering] = []
     for parts in sorts:
-        places.append(tuple(range(len(orders), len(orders) + len(parts))))
+        order_positions.append(tuple(range(len(orders), len(orders) + len(parts))))
         orders += [ordering(part, types) for part in parts]
     functions = []
     for plan, name in zip(plans, _added(node, types), strict=True):
         sort = sorts.index(plan.function.order)
-        kind = orders[places[sort][0]].type if places[sort] else None
+        kind = orders[order_positions[sort][0]].type if order_positions[sort] else None
         functions.append(_function(plan, sort, kind, types, name))
     keys = types.all([to_sql(part) for part in node.partition])
     columns = types.columns(node.input)
-    return OverSpec(tuple(keys), tuple(orders), tuple(places), tuple(functions), tuple(columns))
+    return OverSpec(
+        tuple(keys), tuple(orders), tuple(order_positions), tuple(functions), tuple(columns)
+    )
 
 
 def _added(node: n.Over, types: Types) -> list[str]:
@@ -356,11 +358,11 @@ def _added(node: n.Over, types: Types) -> list[str]:
 
 def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:
     """The different orders of a node's functions."""
-    found: list[tuple[exp.Expr, ...]] = []
+    sorts: list[tuple[exp.Expr, ...]] = []
     for function in node.window_functions:
-        if function.order not in found:
-            found.append(function.order)
-    return found
+        if function.order not in sorts:
+            sorts.append(function.order)
+    return sorts
 
 
 def _function(
@@ -392,9 +394,11 @@ def _function(
         call = AggregateCall("nth_value", plan.text, arguments, result)
         call = replace(call, constants=(plan.number, function.ignores_nulls))
     else:
-        own = plan.call
-        call = AggregateCall(own.function, plan.text, arguments, result, own.distinct, own.filtered)
-        call = replace(call, constants=own.constants)
+        call_plan = plan.call
+        call = AggregateCall(
+            call_plan.function, plan.text, arguments, result, call_plan.distinct, call_plan.filtered
+        )
+        call = replace(call, constants=call_plan.constants)
     return OverFunction(function.name, result, sort, frame=frame, call=call)
 
 

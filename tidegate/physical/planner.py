@@ -16,9 +16,9 @@ from tidegate.physical.fingerprint import canonical
 from tidegate.physical.lookup import (
     LookupColumns,
     enrich_sql,
+    lookup_columns,
     require_known_types,
     table_of,
-    wanted,
 )
 from tidegate.physical.operator_kind import Built, Rejection, Request, Unrunnable
 from tidegate.physical.stage_sql import (
@@ -75,10 +75,10 @@ def require_fitting(late: LateStream, node: n.Node) -> None:
 def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
     """A late stream with the types of its columns, and what its rows mean."""
     late = late_stream(plan)
-    found = [Column(item.name, item.type) for item in late.columns]
+    late_columns = [Column(item.name, item.type) for item in late.columns]
     nodes = dict.fromkeys(item.operator for item in late.inputs)
     lines = [line for node in nodes for line in canonical(node).splitlines()]
-    columns = (*found, *side.columns[len(found) :])
+    columns = (*late_columns, *side.columns[len(late_columns) :])
     return replace(side, columns=columns, canonical_form="; ".join(lines))
 
 
@@ -94,8 +94,10 @@ def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Ty
     if len(late.inputs) == 1:
         return operator
     stream = tuple(types.all([quoted(item.id) for item in late.columns]))
-    own = [item for item in late.inputs if item.operator is node]
-    return with_late_columns(operator, stream, {item.port: late.sources(item.rows) for item in own})
+    inputs = [item for item in late.inputs if item.operator is node]
+    return with_late_columns(
+        operator, stream, {item.port: late.sources(item.rows) for item in inputs}
+    )
 
 
 # Operators are numbered from here on, sources from 0.
@@ -116,8 +118,8 @@ class ScanPlan:
     @property
     def columns(self) -> list[str]:
         """Its columns by id, and _op if it has one."""
-        own = [f"{quoted(item.name)} AS {quoted(item.id)}" for item in self.node.fields]
-        return [*own, OP] if carries_op(self.node) else own
+        columns = [f"{quoted(item.name)} AS {quoted(item.id)}" for item in self.node.fields]
+        return [*columns, OP] if carries_op(self.node) else columns
 
     def mark(self, bad: str | None) -> str:
         """The event time of a row in microseconds; `bad` is true for records of no use."""
@@ -158,7 +160,7 @@ class EnrichPlan:
 
     node: n.Join
     table: LookupTable
-    wanted: LookupColumns
+    lookup: LookupColumns
     # What the rows that ask have, and what is made of the answers in the view `asked`.
     below: str
     leaves: tuple[LeafPlan, ...]
@@ -214,10 +216,10 @@ LeafPlan = ScanPlan | OperatorPlan | EnrichPlan
 
 def row_leaves(leaves: Sequence[LeafPlan]) -> tuple[ScanPlan | OperatorPlan, ...]:
     """Where the rows of a stage come from, be it through lookups."""
-    found: list[ScanPlan | OperatorPlan] = []
+    scans_and_operators: list[ScanPlan | OperatorPlan] = []
     for leaf in leaves:
-        found += row_leaves(leaf.leaves) if isinstance(leaf, EnrichPlan) else [leaf]
-    return tuple(found)
+        scans_and_operators += row_leaves(leaf.leaves) if isinstance(leaf, EnrichPlan) else [leaf]
+    return tuple(scans_and_operators)
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,8 +325,8 @@ class _Planner:
         leaves = self._leaves(leaf.input, arrival)
         writer = MaskedWriter(_views(leaves).get, arrival, self.clocked, self.guard)
         try:
-            asked = wanted(node, self.types)
-            require_known_types(asked.columns, table.name)
+            lookup = lookup_columns(node, self.types)
+            require_known_types(lookup.columns, table.name)
             sql = enrich_sql(node, self.types, writer)
         except Unrunnable as error:
             error.node = node
@@ -334,7 +336,7 @@ class _Planner:
         plan = EnrichPlan(
             node,
             table,
-            asked,
+            lookup,
             sql.below_sql(writer.guarded(node.left, [key for _, key in sql.keys])),
             leaves,
             view,
@@ -402,7 +404,7 @@ class _Planner:
         hidden = [EVENT_TIME, SELECTED, CONTROL]
         several = any(isinstance(leaf, ScanPlan) and leaf.partitioned for leaf in leaves)
         hidden += [ORIGIN] if several or len(origins) > 1 else []
-        below = writer.guarded(port.node, [made for _, made in port.stage])
+        below = writer.guarded(port.node, [column_sql for _, column_sql in port.stage])
         sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
         scans = [leaf for leaf in row_leaves(leaves) if isinstance(leaf, ScanPlan)]
         delays = {scan.index: scan.delay_us for scan in scans}
@@ -431,17 +433,17 @@ def _views(leaves: Sequence[LeafPlan]) -> dict[n.Node, str]:
 def _origins(stage: Sequence[LeafPlan]) -> tuple[Origin, ...]:
     """Where the time of a stage comes from."""
     leaves = row_leaves(stage)
-    found: list[Origin] = []
+    origins: list[Origin] = []
     for leaf in leaves:
         if isinstance(leaf, OperatorPlan):
-            found.append(Origin(leaf.number))
+            origins.append(Origin(leaf.number))
         elif isinstance(leaf.node, n.Scan) and leaf.node.source.watermark is not None:
-            found.append(Origin(leaf.index, leaf.node.source.options["idle_timeout"]))
+            origins.append(Origin(leaf.index, leaf.node.source.options["idle_timeout"]))
     scans = [leaf for leaf in leaves if isinstance(leaf, ScanPlan)]
-    if scans and not any(origin.id < FIRST_OPERATOR for origin in found):
+    if scans and not any(origin.id < FIRST_OPERATOR for origin in origins):
         # Without event time the sources still tell when they have ended.
-        found = [*(Origin(scan.index) for scan in scans), *found]
-    return tuple(found)
+        origins = [*(Origin(scan.index) for scan in scans), *origins]
+    return tuple(origins)
 
 
 def _is_mark(stage: Stage, time_id: str | None) -> bool:
@@ -462,7 +464,8 @@ def runner_of(plan: OperatorPlan) -> Runner:
 
     origins = tuple(
         tuple(
-            replace(origin, id=place_of(number, place)) for place, origin in enumerate(fed.origins)
+            replace(origin, id=place_of(number, position))
+            for position, origin in enumerate(fed.origins)
         )
         for number, fed in enumerate(plan.ports)
     )
@@ -476,6 +479,6 @@ def runner_of(plan: OperatorPlan) -> Runner:
     )
 
 
-def place_of(port: int, place: int) -> int:
+def place_of(port: int, position: int) -> int:
     """An origin as its operator knows it: the same however the rest of a query changes."""
-    return port * FIRST_OPERATOR + place
+    return port * FIRST_OPERATOR + position

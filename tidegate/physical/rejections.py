@@ -30,20 +30,20 @@ class _Places:
         at = self._span(node, span) or self.stream.statement.span
         return Location(origin.text, at.start, at.end, origin.file)
 
-    def _span(self, wanted: n.Node, span: Span | None) -> Span | None:
+    def _span(self, target: n.Node, span: Span | None) -> Span | None:
         for node in n.walk(self.plan, into_inlined=False):
-            if node is wanted:
+            if node is target:
                 return span or node.span
-            if isinstance(node, n.Inlined) and wanted in n.walk(node):
+            if isinstance(node, n.Inlined) and target in n.walk(node):
                 return node.span
         return None
 
 
 def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
     """Everything in the plan of a stream that cannot run."""
-    places = _Places(stream, plan)
+    locations = _Places(stream, plan)
     return [
-        unsupported_error(rejection.message, rejection.hint, places.of(node, rejection.span))
+        unsupported_error(rejection.message, rejection.hint, locations.of(node, rejection.span))
         for node, rejection in _rejections(stream, plan_stages(plan))
     ]
 
@@ -122,13 +122,13 @@ def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
 
 def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     """Rows of a lookup that a query reads twice would be asked for twice, with two answers."""
-    known: set[str] = set()
+    lookups: set[str] = set()
     for enriched in all_enriched(stage):
         table = enriched.node.right
         if not isinstance(table, n.LookupScan) or table.table.consistent_in_epoch:
             continue
         canonical_form = canonical(enriched.node)
-        if canonical_form in known:
+        if canonical_form in lookups:
             yield (
                 enriched.node,
                 Rejection(
@@ -138,7 +138,7 @@ def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
                     "table on files gives all who ask in an epoch the same answer.",
                 ),
             )
-        known.add(canonical_form)
+        lookups.add(canonical_form)
 
 
 def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Rejection]]:
@@ -148,10 +148,10 @@ def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Rejection]]:
     if isinstance(node, n.Explode):
         name = ex.call_name(node.generator) or ""
         if name not in GENERATORS:
-            known = ", ".join(sorted(item.lower() for item in GENERATORS))
+            names = ", ".join(sorted(item.lower() for item in GENERATORS))
             yield (
                 node,
-                Rejection(f"{name.lower()} below an operator cannot run yet", f"use {known}."),
+                Rejection(f"{name.lower()} below an operator cannot run yet", f"use {names}."),
             )
     for child in node.inputs:
         yield from _of_stage(child)

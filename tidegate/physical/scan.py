@@ -10,7 +10,7 @@ from tidegate.catalog.objects import Source
 from tidegate.operators.vectorized import Cast, Vector, VectorColumn
 from tidegate.physical.planner import ScanPlan
 from tidegate.physical.typed import arrow_type
-from tidegate.physical.vectorized import Known, Untranslatable, known, translated
+from tidegate.physical.vectorized import TypedVector, Untranslatable, translated, typed_vector
 from tidegate.plan import nodes as n
 
 
@@ -29,12 +29,12 @@ def source_vectors(scan: ScanPlan, source: Source) -> SourceVectors | None:
     if not isinstance(scan.node, n.Scan) or source.options["changelog"]:
         return None
     try:
-        made = _Columns(source)
-        columns = tuple((item.id, made.of(item.name).vector) for item in scan.node.fields)
-        required = tuple(made.of(c.name).vector for c in source.columns if c.not_null)
+        source_columns = _Columns(source)
+        columns = tuple((item.id, source_columns.of(item.name).vector) for item in scan.node.fields)
+        required = tuple(source_columns.of(c.name).vector for c in source.columns if c.not_null)
         time = None
         if source.watermark is not None:
-            time = made.of(source.watermark.column)
+            time = source_columns.of(source.watermark.column)
             if time.kind != "TIMESTAMP":
                 return None
         micros = Cast(time.vector, arrow_type("BIGINT")) if time is not None else None
@@ -49,10 +49,10 @@ class _Columns:
     def __init__(self, source: Source) -> None:
         self.columns = {column.name.lower(): column for column in source.columns}
 
-    def of(self, name: str) -> Known:
+    def of(self, name: str) -> TypedVector:
         column = self.columns[name.lower()]
         if column.computed is None:
-            return known(VectorColumn(column.name), str(column.type))
+            return typed_vector(VectorColumn(column.name), str(column.type))
         tree = column.computed.copy()
         inner = {part.name.lower(): self.of(part.name) for part in tree.find_all(exp.Column)}
         lowered = tree.transform(_lowered)

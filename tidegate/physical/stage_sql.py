@@ -150,18 +150,18 @@ class SqlWriter:
 
     def _window(self, node: n.Window) -> str:
         """Assign windows with whole microseconds: exact, and right before 1970 too."""
-        kept = [*(quoted(item.id) for item in node.input.fields), *self._op(node.input)]
+        input_columns = [*(quoted(item.id) for item in node.input.fields), *self._op(node.input)]
         start, end, time = (quoted(item.id) for item in node.fields[-3:])
         at = self._now() if node.spec.processing_time else to_sql(node.time)
         taken = {item.id.lower() for item in node.input.fields}
         us, window = _free_name("_us", taken), _free_name("_window", taken)
         at = self._computed(micros(at))
-        below = f"SELECT {', '.join([*kept, *self.hidden, f'{at} AS {us}'])} "
+        below = f"SELECT {', '.join([*input_columns, *self.hidden, f'{at} AS {us}'])} "
         below += f"FROM {self.child(node.input)}"
         bounds = self._bounds(node.spec, us)
-        inner = [*kept, *self.hidden, us, f"{bounds} AS {window}"]
+        inner = [*input_columns, *self.hidden, us, f"{bounds} AS {window}"]
         columns = [
-            *kept,
+            *input_columns,
             *self._hidden_where(f"{us} IS NOT NULL"),
             f"timestamp_micros({window}.s) AS {start}",
             f"timestamp_micros({window}.e) AS {end}",
@@ -202,15 +202,15 @@ class SqlWriter:
         with_op = carries_op(node)
         word = f" {node.operation}{' ALL' if node.all else ''} "
         parts = []
-        for member in node.members:
+        for branch in node.members:
             columns = [
-                f"{quoted(theirs.id)} AS {quoted(ours.id)}"
-                for ours, theirs in zip(node.fields, member.fields, strict=True)
+                f"{quoted(column.id)} AS {quoted(output.id)}"
+                for output, column in zip(node.fields, branch.fields, strict=True)
             ]
             if with_op:
-                columns.append(OP if carries_op(member) else f"'+I' AS {OP}")
+                columns.append(OP if carries_op(branch) else f"'+I' AS {OP}")
             columns += self.hidden
-            parts.append(f"SELECT {', '.join(columns)} FROM {self.child(member)}")
+            parts.append(f"SELECT {', '.join(columns)} FROM {self.child(branch)}")
         return word.join(parts)
 
     def _emit(self, node: n.Emit) -> str:
@@ -313,10 +313,10 @@ class Guard:
             for sql in risky
         )
         tried = f"explode(array(CASE WHEN {SELECTED} THEN CASE {tests} END END)) AS {_FAILED}"
-        side = f"CASE WHEN {_FAILED} IS NULL THEN {CONTROL} ELSE {self._letter(node)} END"
+        control = f"CASE WHEN {_FAILED} IS NULL THEN {CONTROL} ELSE {self._letter(node)} END"
         return (
             f"(SELECT * EXCEPT ({SELECTED}, {CONTROL}, {_FAILED}), "
-            f"{SELECTED} AND {_FAILED} IS NULL AS {SELECTED}, {side} AS {CONTROL} "
+            f"{SELECTED} AND {_FAILED} IS NULL AS {SELECTED}, {control} AS {CONTROL} "
             f"FROM (SELECT *, {tried} FROM {rows}))"
         )
 
@@ -327,8 +327,8 @@ class Guard:
     def _letter(self, node: n.Node) -> str:
         columns = ", ".join(f"{quoted(item.id)} AS {quoted(item.name)}" for item in node.fields)
         row = f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
-        told = zip((text_literal(self.stream), _FAILED, row), LETTER_COLUMNS, strict=True)
-        letter = ", ".join(f"{sql} AS {name}" for sql, name in told)
+        fields = zip((text_literal(self.stream), _FAILED, row), LETTER_COLUMNS, strict=True)
+        letter = ", ".join(f"{sql} AS {name}" for sql, name in fields)
         return f"CAST(concat('{LETTER}', to_json(struct({letter}))) AS BINARY)"
 
 
@@ -393,12 +393,12 @@ class MaskedWriter(SqlWriter):
         return f"SELECT {', '.join(self.ids(node))} FROM {quoted(view)}"
 
     def _filter(self, node: n.Filter) -> str:
-        kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
+        columns = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
         live = (
             f"CASE WHEN {SELECTED} THEN coalesce({printed(node.condition)}, false) ELSE false END"
         )
         below = self.guarded(node.input, [printed(node.condition)])
-        return f"SELECT {', '.join(kept)}, {live} AS {SELECTED} FROM {below}"
+        return f"SELECT {', '.join(columns)}, {live} AS {SELECTED} FROM {below}"
 
     def _project(self, node: n.Project) -> str:
         if self.guard is None:
@@ -434,11 +434,12 @@ class MaskedWriter(SqlWriter):
             arguments[0] = when_selected(arguments[0])
         call = f"{name.lower()}({', '.join(arguments)})"
         generated = set(node.generated)
-        kept = [quoted(item.id) for item in node.fields if item.id not in generated]
-        kept += self._op(node)
-        own = [quoted(name) for name in node.generated]
+        input_columns = [quoted(item.id) for item in node.fields if item.id not in generated]
+        input_columns += self._op(node)
+        generated_columns = [quoted(name) for name in node.generated]
         return (
-            f"SELECT {', '.join([*kept, *own, *self.carried])}, {live} AS {SELECTED} "
+            f"SELECT {', '.join([*input_columns, *generated_columns, *self.carried])}, "
+            f"{live} AS {SELECTED} "
             f"FROM {below} LATERAL VIEW OUTER {call} generated AS {names}"
         )
 
@@ -476,20 +477,24 @@ class LastWriter(MaskedWriter):
         if not self.samples:
             columns = ", ".join(self.ids(node))
             return f"SELECT {columns} FROM {rows} WHERE {condition}"
-        kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
+        passed_columns = [
+            *(quoted(item.id) for item in node.fields),
+            *self._op(node),
+            *self.carried,
+        ]
         below = [
-            *kept,
+            *passed_columns,
             SELECTED,
             f"coalesce({condition}, false) AS _tg_kept",
             f"{_SAMPLE} AS _tg_some",
         ]
         inner = f"SELECT {', '.join(below)} FROM {rows}"
-        columns = ", ".join([*kept, f"{SELECTED} AND _tg_kept AS {SELECTED}"])
+        columns = ", ".join([*passed_columns, f"{SELECTED} AND _tg_kept AS {SELECTED}"])
         return f"SELECT {columns} FROM ({inner}) WHERE _tg_kept OR _tg_some"
 
     def _only(self, node: n.Node, condition: str) -> str:
-        kept = f"CASE WHEN {SELECTED} THEN {condition} ELSE true END"
-        return f"SELECT * FROM {self.child(node)} WHERE {kept}"
+        predicate = f"CASE WHEN {SELECTED} THEN {condition} ELSE true END"
+        return f"SELECT * FROM {self.child(node)} WHERE {predicate}"
 
 
 # ---- What feeds an operator: the columns of its ports, and the SQL that makes them.
@@ -517,10 +522,13 @@ class PortPlan:
         """The same, with the pane read from a column that is there already."""
         from tidegate.columns import PANE
 
-        given = dict(self.columns)[PANE]
-        columns = tuple((own, column if own == PANE else name) for own, name in self.columns)
+        pane = dict(self.columns)[PANE]
+        columns = tuple(
+            (operator_name, column if operator_name == PANE else name)
+            for operator_name, name in self.columns
+        )
         used = {name for _, name in columns}
-        stage = tuple((name, sql) for name, sql in self.stage if name != given or name in used)
+        stage = tuple((name, sql) for name, sql in self.stage if name != pane or name in used)
         return replace(self, columns=columns, stage=stage)
 
     def grouped(self, below: str, hidden: Sequence[str]) -> str | None:
@@ -529,20 +537,24 @@ class PortPlan:
 
         if self.partials is None:
             return None
-        given = dict(self.columns)
+        stage_columns = dict(self.columns)
         keys = [(name, column) for name, column in self.columns if name[0] == "k"]
         by = [(name, f"CASE WHEN {SELECTED} THEN {column} END") for name, column in keys]
-        if PANE in given:
-            by.append((PANE, f"CASE WHEN {SELECTED} THEN {self._pane(given[PANE])} END"))
-        passed = [name for name in hidden if name != EVENT_TIME]
+        if PANE in stage_columns:
+            by.append((PANE, f"CASE WHEN {SELECTED} THEN {self._pane(stage_columns[PANE])} END"))
+        passed_columns = [name for name in hidden if name != EVENT_TIME]
         columns = [
-            *passed,
+            *passed_columns,
             f"max({EVENT_TIME}) AS {EVENT_TIME}",
             *(f"{sql} AS {name}" for name, sql in by),
         ]
         columns += [f"count(1) AS {ROWS}", *(f"{sql} AS {name}" for name, sql in self.partials)]
         # Records of no use are counted apart from rows that were filtered out.
-        groups = [*passed, f"{EVENT_TIME} <=> {INVALID_TIME + 1}L - 1L", *(sql for _, sql in by)]
+        groups = [
+            *passed_columns,
+            f"{EVENT_TIME} <=> {INVALID_TIME + 1}L - 1L",
+            *(sql for _, sql in by),
+        ]
         return f"SELECT {', '.join(columns)} FROM ({below}) GROUP BY {', '.join(groups)}"
 
     def _pane(self, column: str) -> str:
@@ -567,19 +579,19 @@ class Columns:
         self.named: list[tuple[str, str]] = []
 
     def add(self, name: str, sql: str) -> None:
-        given = self.by_sql.setdefault(sql, f"x{len(self.by_sql)}")
-        self.named.append((name, given))
+        column = self.by_sql.setdefault(sql, f"x{len(self.by_sql)}")
+        self.named.append((name, column))
 
     def add_all(self, letter: str, texts: Sequence[str]) -> None:
         """Columns that are numbered: k0, k1, …"""
         for index, sql in enumerate(texts):
             self.add(f"{letter}{index}", sql)
 
-    def sql_of(self, given: str) -> str:
-        return next(sql for sql, name in self.by_sql.items() if name == given)
+    def sql_of(self, column: str) -> str:
+        return next(sql for sql, name in self.by_sql.items() if name == column)
 
     def port(self, node: n.Node, **rest: Any) -> PortPlan:
-        stage = tuple((given, sql) for sql, given in self.by_sql.items())
+        stage = tuple((name, sql) for sql, name in self.by_sql.items())
         return PortPlan(node, stage, tuple(self.named), **rest)
 
     @property

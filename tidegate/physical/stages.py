@@ -53,13 +53,13 @@ class Stage:
     @property
     def stateful(self) -> tuple[StatefulNode, ...]:
         """The operators right below it, be it through lookups."""
-        found: list[StatefulNode] = []
+        operators: list[StatefulNode] = []
         for leaf in self.leaves:
             if isinstance(leaf, StatefulNode):
-                found.append(leaf)
+                operators.append(leaf)
             elif isinstance(leaf, EnrichNode):
-                found += leaf.input.stateful
-        return tuple(found)
+                operators += leaf.input.stateful
+        return tuple(operators)
 
 
 def plan_stages(plan: n.Node) -> Stage:

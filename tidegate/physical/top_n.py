@@ -68,8 +68,8 @@ def closes_partitions(node: n.TopN) -> bool:
 def closing_column(node: n.TopN) -> n.Field:
     """Return the partition column that contains the time when the partition is complete."""
     fields = {item.id: item for item in node.input.fields}
-    found = [fields[part.name] for part in node.partition if isinstance(part, exp.Column)]
-    closing = [item for item in found if item.closed_by_watermark and item.window is not None]
+    columns = [fields[part.name] for part in node.partition if isinstance(part, exp.Column)]
+    closing = [item for item in columns if item.closed_by_watermark and item.window is not None]
     ends = [item for item in closing if item.role is not n.Role.WINDOW_START]
     return (ends or closing)[0]
 
@@ -145,9 +145,9 @@ def sql(node: n.TopN, to: SqlWriter) -> str:
     if node.rank_id is None:
         return f"SELECT {', '.join([*columns, *op])} FROM {to.child(node.input)}"
     partition = ", ".join(to_sql(part) for part in node.partition)
-    order = ", ".join(to_sql(part) for part in node.order)
+    ordering_sql = ", ".join(to_sql(part) for part in node.order)
     over = f"PARTITION BY {partition} " if partition else ""
-    over += f"ORDER BY {order or 1}"
+    over += f"ORDER BY {ordering_sql or 1}"
     rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
     return f"SELECT {', '.join([*columns, rank, *op])} FROM {to.child(node.input)}"
 

@@ -83,9 +83,9 @@ def arrow_type(text: str) -> pa.DataType:
     """The Arrow type in which Spark hands over values of a type, such as ARRAY<BIGINT>."""
     tokens = [match.group(1) for match in _TOKEN.finditer(text)]
     words = iter(tokens)
-    found, rest = _type(next(words), words)
+    arrow, rest = _type(next(words), words)
     assert rest is None, f"{text} is one type"
-    return found
+    return arrow
 
 
 def _type(word: str, words: Iterator[str]) -> tuple[pa.DataType, str | None]:

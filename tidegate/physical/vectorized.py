@@ -66,23 +66,23 @@ class Untranslatable(Exception):
 
 
 @dataclass(frozen=True)
-class Known:
+class TypedVector:
     """An expression with Spark's name of its type."""
 
     vector: Vector
     kind: str
 
 
-Columns = Mapping[str, Known]
+Columns = Mapping[str, TypedVector]
 
 
-def known(vector: Vector, kind: str) -> Known:
+def typed_vector(vector: Vector, kind: str) -> TypedVector:
     """An expression of a type by Spark's name, in any case."""
     upper = kind.upper()
-    return Known(vector, upper if upper in _PLAIN or _DECIMAL.fullmatch(upper) else kind)
+    return TypedVector(vector, upper if upper in _PLAIN or _DECIMAL.fullmatch(upper) else kind)
 
 
-def translated(tree: exp.Expr, columns: Columns) -> Known:
+def translated(tree: exp.Expr, columns: Columns) -> TypedVector:
     """An expression over columns that are known; raises Untranslatable."""
     tree = tree.unnest()
     for kind, translate in _TRANSLATED.items():
@@ -91,13 +91,13 @@ def translated(tree: exp.Expr, columns: Columns) -> Known:
     raise Untranslatable(type(tree).__name__)
 
 
-def _column(tree: exp.Expr, columns: Columns) -> Known:
+def _column(tree: exp.Expr, columns: Columns) -> TypedVector:
     if tree.name not in columns:
         raise Untranslatable(tree.name)
     return columns[tree.name]
 
 
-def _literal(tree: exp.Expr, columns: Columns) -> Known:
+def _literal(tree: exp.Expr, columns: Columns) -> TypedVector:
     if tree.args.get("is_string"):
         return _constant(tree.name, "STRING")
     if _FRACTION.fullmatch(tree.name):
@@ -112,25 +112,25 @@ def _literal(tree: exp.Expr, columns: Columns) -> Known:
     return _constant(number, "INT" if number < 2**31 else "BIGINT")
 
 
-def _constant(value: object, kind: str) -> Known:
-    return Known(VectorConstant(value, arrow_type(kind)), kind)
+def _constant(value: object, kind: str) -> TypedVector:
+    return TypedVector(VectorConstant(value, arrow_type(kind)), kind)
 
 
-def _compared(tree: exp.Expr, columns: Columns) -> Known:
+def _compared(tree: exp.Expr, columns: Columns) -> TypedVector:
     one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
-    return Known(VectorCall(_COMPARED[type(tree)], (one.vector, other.vector)), "BOOLEAN")
+    return TypedVector(VectorCall(_COMPARED[type(tree)], (one.vector, other.vector)), "BOOLEAN")
 
 
-def _between(tree: exp.Expr, columns: Columns) -> Known:
-    given = translated(tree.this, columns)
+def _between(tree: exp.Expr, columns: Columns) -> TypedVector:
+    value = translated(tree.this, columns)
     bounds = []
     for word, kernel in (("low", ">="), ("high", "<=")):
-        one, other = _alike(given, translated(tree.args[word], columns))
+        one, other = _alike(value, translated(tree.args[word], columns))
         bounds.append(VectorCall(kernel, (one.vector, other.vector)))
-    return Known(VectorCall("and", tuple(bounds)), "BOOLEAN")
+    return TypedVector(VectorCall("and", tuple(bounds)), "BOOLEAN")
 
 
-def _alike(one: Known, other: Known) -> tuple[Known, Known]:
+def _alike(one: TypedVector, other: TypedVector) -> tuple[TypedVector, TypedVector]:
     """Two values in one type; whole numbers in the wider of theirs."""
     if one.kind == other.kind and one.kind in _PLAIN:
         return one, other
@@ -140,133 +140,133 @@ def _alike(one: Known, other: Known) -> tuple[Known, Known]:
     raise Untranslatable(f"{one.kind} with {other.kind}")
 
 
-def _as(given: Known, kind: str) -> Known:
-    if given.kind == kind:
-        return given
-    if isinstance(given.vector, VectorConstant):
-        return _constant(given.vector.value, kind)
-    return Known(Cast(given.vector, arrow_type(kind)), kind)
+def _as(value: TypedVector, kind: str) -> TypedVector:
+    if value.kind == kind:
+        return value
+    if isinstance(value.vector, VectorConstant):
+        return _constant(value.vector.value, kind)
+    return TypedVector(Cast(value.vector, arrow_type(kind)), kind)
 
 
-def _counted(tree: exp.Expr, columns: Columns) -> Known:
+def _counted(tree: exp.Expr, columns: Columns) -> TypedVector:
     shift = ex.interval_micros(tree.expression) if isinstance(tree, exp.Add | exp.Sub) else None
-    given = translated(tree.this, columns)
-    if shift is not None and given.kind == "TIMESTAMP":
-        micros = Cast(given.vector, arrow_type("BIGINT"))
+    left = translated(tree.this, columns)
+    if shift is not None and left.kind == "TIMESTAMP":
+        micros = Cast(left.vector, arrow_type("BIGINT"))
         shifted = VectorCall(_COUNTED[type(tree)], (micros, _constant(shift, "BIGINT").vector))
-        return Known(Cast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
-    factor = translated(tree.expression, columns)
-    if isinstance(tree, exp.Mul) and (_is_decimal(given) or _is_decimal(factor)):
-        return _product(given, factor)
-    one, other = _alike(given, factor)
+        return TypedVector(Cast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
+    right = translated(tree.expression, columns)
+    if isinstance(tree, exp.Mul) and (_is_decimal(left) or _is_decimal(right)):
+        return _product(left, right)
+    one, other = _alike(left, right)
     if one.kind not in _INTEGERS:
         raise Untranslatable(f"{one.kind} is not an integer")
-    return Known(VectorCall(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
+    return TypedVector(VectorCall(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
 
 
-def _is_decimal(given: Known) -> bool:
-    return given.kind.startswith("DECIMAL(")
+def _is_decimal(value: TypedVector) -> bool:
+    return value.kind.startswith("DECIMAL(")
 
 
-def _product(one: Known, other: Known) -> Known:
+def _product(one: TypedVector, other: TypedVector) -> TypedVector:
     """Of decimals: as many digits as both have, and one more; more than 38 lose some of theirs."""
     (first, scale), (second, more) = _digits(one), _digits(other)
     if first + second + 1 > 38:
         raise Untranslatable("a long product")
     kind = f"DECIMAL({first + second + 1},{scale + more})"
-    return Known(VectorCall("*", (_decimal(one).vector, _decimal(other).vector)), kind)
+    return TypedVector(VectorCall("*", (_decimal(one).vector, _decimal(other).vector)), kind)
 
 
-def _digits(given: Known) -> tuple[int, int]:
+def _digits(value: TypedVector) -> tuple[int, int]:
     """Precision and scale; of whole numbers those that Spark gives them."""
-    if given.kind in _PRECISION:
-        if isinstance(given.vector, VectorConstant):
+    if value.kind in _PRECISION:
+        if isinstance(value.vector, VectorConstant):
             raise Untranslatable("a literal has the digits that it is written with")
-        return _PRECISION[given.kind], 0
-    found = _DECIMAL.fullmatch(given.kind)
-    if found is None:
-        raise Untranslatable(f"{given.kind} is not a decimal")
-    return int(found.group(1)), int(found.group(2))
+        return _PRECISION[value.kind], 0
+    match = _DECIMAL.fullmatch(value.kind)
+    if match is None:
+        raise Untranslatable(f"{value.kind} is not a decimal")
+    return int(match.group(1)), int(match.group(2))
 
 
-def _decimal(given: Known) -> Known:
-    if given.kind not in _PRECISION:
-        return given
-    return _as(given, f"DECIMAL({_PRECISION[given.kind]},0)")
+def _decimal(value: TypedVector) -> TypedVector:
+    if value.kind not in _PRECISION:
+        return value
+    return _as(value, f"DECIMAL({_PRECISION[value.kind]},0)")
 
 
-def _remainder(tree: exp.Expr, columns: Columns) -> Known:
+def _remainder(tree: exp.Expr, columns: Columns) -> TypedVector:
     one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
     by = other.vector
     # Dividing by zero is an error, and the least number by -1 no number.
     safe = isinstance(by, VectorConstant) and by.value not in (0, -1, None)
     if one.kind not in _INTEGERS or not safe:
         raise Untranslatable("a remainder")
-    return Known(VectorCall("%", (one.vector, other.vector)), one.kind)
+    return TypedVector(VectorCall("%", (one.vector, other.vector)), one.kind)
 
 
-def _negated(tree: exp.Expr, columns: Columns) -> Known:
-    given = translated(tree.this, columns)
-    if given.kind not in _INTEGERS:
-        raise Untranslatable(f"- {given.kind}")
+def _negated(tree: exp.Expr, columns: Columns) -> TypedVector:
+    value = translated(tree.this, columns)
+    if value.kind not in _INTEGERS:
+        raise Untranslatable(f"- {value.kind}")
     if isinstance(tree.this, exp.Literal):
         # The sign belongs to the number: the least INT is one.
         number = -int(tree.this.name)
         return _constant(number, "INT" if number >= -(2**31) else "BIGINT")
-    return Known(VectorCall("negate", (given.vector,)), given.kind)
+    return TypedVector(VectorCall("negate", (value.vector,)), value.kind)
 
 
-def _joined(kernel: str) -> Callable[[exp.Expr, Columns], Known]:
-    def translate(tree: exp.Expr, columns: Columns) -> Known:
+def _joined(kernel: str) -> Callable[[exp.Expr, Columns], TypedVector]:
+    def translate(tree: exp.Expr, columns: Columns) -> TypedVector:
         parts = tuple(_condition(part, columns) for part in (tree.this, tree.expression))
-        return Known(VectorCall(kernel, parts), "BOOLEAN")
+        return TypedVector(VectorCall(kernel, parts), "BOOLEAN")
 
     return translate
 
 
 def _condition(tree: exp.Expr, columns: Columns) -> Vector:
-    given = translated(tree, columns)
-    if given.kind != "BOOLEAN":
-        raise Untranslatable(f"{given.kind} as a condition")
-    return given.vector
+    value = translated(tree, columns)
+    if value.kind != "BOOLEAN":
+        raise Untranslatable(f"{value.kind} as a condition")
+    return value.vector
 
 
-def _not(tree: exp.Expr, columns: Columns) -> Known:
-    return Known(VectorCall("not", (_condition(tree.this, columns),)), "BOOLEAN")
+def _not(tree: exp.Expr, columns: Columns) -> TypedVector:
+    return TypedVector(VectorCall("not", (_condition(tree.this, columns),)), "BOOLEAN")
 
 
-def _is_null(tree: exp.Expr, columns: Columns) -> Known:
+def _is_null(tree: exp.Expr, columns: Columns) -> TypedVector:
     if not isinstance(tree.expression, exp.Null):
         raise Untranslatable("IS")
-    return Known(VectorCall("is null", (translated(tree.this, columns).vector,)), "BOOLEAN")
+    return TypedVector(VectorCall("is null", (translated(tree.this, columns).vector,)), "BOOLEAN")
 
 
-def _one_of(tree: exp.Expr, columns: Columns) -> Known:
+def _one_of(tree: exp.Expr, columns: Columns) -> TypedVector:
     if tree.args.get("query") or tree.args.get("unnest") or not tree.expressions:
         raise Untranslatable("IN")
-    given = translated(tree.this, columns)
+    operand = translated(tree.this, columns)
     values = [translated(part, columns) for part in tree.expressions]
     for value in values:
-        given, _ = _alike(given, value)
-    constants = [_as(value, given.kind).vector for value in values]
+        operand, _ = _alike(operand, value)
+    constants = [_as(value, operand.kind).vector for value in values]
     if not all(isinstance(item, VectorConstant) and item.value is not None for item in constants):
         raise Untranslatable("IN")
-    found = tuple(item.value for item in constants if isinstance(item, VectorConstant))
-    return Known(OneOf(given.vector, found, arrow_type(given.kind)), "BOOLEAN")
+    alternatives = tuple(item.value for item in constants if isinstance(item, VectorConstant))
+    return TypedVector(OneOf(operand.vector, alternatives, arrow_type(operand.kind)), "BOOLEAN")
 
 
-def _cast(tree: exp.Expr, columns: Columns) -> Known:
-    given = translated(tree.this, columns)
+def _cast(tree: exp.Expr, columns: Columns) -> TypedVector:
+    value = translated(tree.this, columns)
     kind = to_sql(tree.args["to"]).upper()
-    if kind == given.kind and kind in _PLAIN:
-        return given
-    wider = kind in _INTEGERS and given.kind in _INTEGERS
-    if wider and _INTEGERS.index(kind) >= _INTEGERS.index(given.kind):
-        return _as(given, kind)
-    raise Untranslatable(f"{given.kind} as {kind}")
+    if kind == value.kind and kind in _PLAIN:
+        return value
+    wider = kind in _INTEGERS and value.kind in _INTEGERS
+    if wider and _INTEGERS.index(kind) >= _INTEGERS.index(value.kind):
+        return _as(value, kind)
+    raise Untranslatable(f"{value.kind} as {kind}")
 
 
-def _case(tree: exp.Expr, columns: Columns) -> Known:
+def _case(tree: exp.Expr, columns: Columns) -> TypedVector:
     otherwise = tree.args.get("default")
     if tree.this is not None or otherwise is None:
         raise Untranslatable("CASE")
@@ -277,26 +277,28 @@ def _case(tree: exp.Expr, columns: Columns) -> Known:
     if len(kinds) != 1 or not kinds <= set(_PLAIN):
         raise Untranslatable("CASE")
     pairs = [part for pair in zip(conditions, values[:-1], strict=True) for part in pair]
-    vectors = [part.vector if isinstance(part, Known) else part for part in pairs]
-    return Known(VectorCall("case", (*vectors, values[-1].vector)), values[-1].kind)
+    vectors = [part.vector if isinstance(part, TypedVector) else part for part in pairs]
+    return TypedVector(VectorCall("case", (*vectors, values[-1].vector)), values[-1].kind)
 
 
-def _call(tree: exp.Expr, columns: Columns) -> Known:
+def _call(tree: exp.Expr, columns: Columns) -> TypedVector:
     name = (ex.call_name(tree) or "").upper()
     parts = [translated(part, columns) for part in tree.expressions]
     kinds = {part.kind for part in parts}
     if name == "UNIX_MICROS" and kinds == {"TIMESTAMP"} and len(parts) == 1:
-        return Known(Cast(parts[0].vector, arrow_type("BIGINT")), "BIGINT")
+        return TypedVector(Cast(parts[0].vector, arrow_type("BIGINT")), "BIGINT")
     if name in _MICROS and kinds <= set(_INTEGERS) and len(parts) == 1:
         factor = _constant(_MICROS[name], "BIGINT").vector
         micros = VectorCall("*", (_as(parts[0], "BIGINT").vector, factor))
-        return Known(Cast(micros, arrow_type("TIMESTAMP")), "TIMESTAMP")
+        return TypedVector(Cast(micros, arrow_type("TIMESTAMP")), "TIMESTAMP")
     if name == "COALESCE" and len(kinds) == 1 and kinds <= set(_PLAIN):
-        return Known(VectorCall("coalesce", tuple(part.vector for part in parts)), parts[0].kind)
+        return TypedVector(
+            VectorCall("coalesce", tuple(part.vector for part in parts)), parts[0].kind
+        )
     raise Untranslatable(name)
 
 
-_TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], Known]] = {
+_TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], TypedVector]] = {
     exp.Column: _column,
     exp.Literal: _literal,
     exp.Boolean: lambda tree, columns: _constant(bool(tree.this), "BOOLEAN"),
@@ -321,12 +323,12 @@ _TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], Known]] = {
 # Only what is known to give the same as Spark is translated; everything else stays SQL.
 
 _HIDDEN = {
-    OP: Known(VectorColumn(OP), "STRING"),
-    SELECTED: Known(VectorColumn(SELECTED), "BOOLEAN"),
-    EVENT_TIME: Known(VectorColumn(EVENT_TIME), "BIGINT"),
-    NOW: Known(VectorColumn(NOW), "BIGINT"),
-    ARRIVAL_FILE: Known(VectorColumn(ARRIVAL_FILE), "STRING"),
-    ARRIVAL_ROW: Known(VectorColumn(ARRIVAL_ROW), "BIGINT"),
+    OP: TypedVector(VectorColumn(OP), "STRING"),
+    SELECTED: TypedVector(VectorColumn(SELECTED), "BOOLEAN"),
+    EVENT_TIME: TypedVector(VectorColumn(EVENT_TIME), "BIGINT"),
+    NOW: TypedVector(VectorColumn(NOW), "BIGINT"),
+    ARRIVAL_FILE: TypedVector(VectorColumn(ARRIVAL_FILE), "STRING"),
+    ARRIVAL_ROW: TypedVector(VectorColumn(ARRIVAL_ROW), "BIGINT"),
 }
 
 
@@ -334,7 +336,7 @@ _HIDDEN = {
 class _Rows:
     """The columns of a node as expressions over those of the leaf, and what holds for its rows."""
 
-    columns: Mapping[str, Known]
+    columns: Mapping[str, TypedVector]
     conditions: tuple[Vector, ...] = ()
 
 
@@ -378,18 +380,18 @@ def _parsed(sql: str) -> exp.Expr:
 
 def _stage_column(tree: exp.Expr, rows: _Rows, kind: str | None) -> tuple[Vector, pa.DataType]:
     """An expression, and the type in which Spark would hand it over."""
-    found = translated(tree, rows.columns)
-    return found.vector, arrow_type(kind or found.kind)
+    value = translated(tree, rows.columns)
+    return value.vector, arrow_type(kind or value.kind)
 
 
 def _rows(node: n.Node, leaf: n.Node, types: Types) -> _Rows:
     if node is leaf:
-        own = {
-            item.id: known(VectorColumn(item.id), types.name(quoted(item.id)))
+        columns = {
+            item.id: typed_vector(VectorColumn(item.id), types.name(quoted(item.id)))
             for item in node.fields
         }
         hidden = {k: v for k, v in _HIDDEN.items() if k != OP or carries_op(node)}
-        return _Rows({**hidden, **own})
+        return _Rows({**hidden, **columns})
     step = _STEPS.get(type(node))
     if step is None or len(node.inputs) != 1:
         raise Untranslatable(node.label())
@@ -412,11 +414,11 @@ def _project(node: n.Node, below: _Rows) -> _Rows:
     assert isinstance(node, n.Project), "it is a projection"
     if node.subqueries:
         raise Untranslatable("a subquery")
-    own = {
+    projected = {
         item.id: translated(expression, below.columns)
         for item, expression in zip(node.fields, node.expressions, strict=True)
     }
-    return _Rows({**_carried(below), **own}, below.conditions)
+    return _Rows({**_carried(below), **projected}, below.conditions)
 
 
 def _window(node: n.Node, below: _Rows) -> _Rows:
@@ -430,12 +432,12 @@ def _window(node: n.Node, below: _Rows) -> _Rows:
     start = VectorCall("floor", (us, _micros(spec.offset_us), _micros(spec.size_us)))
     end = VectorCall("+", (start, _micros(spec.size_us)))
     last = VectorCall("-", (end, _micros(1)))
-    own = {
-        item.id: Known(Cast(made, arrow_type("TIMESTAMP")), "TIMESTAMP")
-        for item, made in zip(node.fields[-3:], (start, end, last), strict=True)
+    window_columns = {
+        item.id: TypedVector(Cast(bound, arrow_type("TIMESTAMP")), "TIMESTAMP")
+        for item, bound in zip(node.fields[-3:], (start, end, last), strict=True)
     }
     timed = VectorCall("not", (VectorCall("is null", (us,)),))
-    return _Rows({**below.columns, **own}, (*below.conditions, timed))
+    return _Rows({**below.columns, **window_columns}, (*below.conditions, timed))
 
 
 def _micros(value: int) -> Vector:
@@ -448,18 +450,18 @@ def _emit(node: n.Node, below: _Rows) -> _Rows:
     inner = node.input
     changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
     if carries_op(inner) and gives_upserts(node) and not filters_changes(node):
-        kept = VectorCall("<>", (VectorColumn(OP), _text(BEFORE).vector))
-        return _Rows(below.columns, (*below.conditions, kept))
+        new_rows = VectorCall("<>", (VectorColumn(OP), _text(BEFORE).vector))
+        return _Rows(below.columns, (*below.conditions, new_rows))
     if changes and not carries_op(inner):
         return _Rows({**below.columns, OP: _text(INSERT)}, below.conditions)
     return below
 
 
-def _text(value: str) -> Known:
-    return Known(VectorConstant(value, arrow_type("STRING")), "STRING")
+def _text(value: str) -> TypedVector:
+    return TypedVector(VectorConstant(value, arrow_type("STRING")), "STRING")
 
 
-def _carried(rows: _Rows) -> dict[str, Known]:
+def _carried(rows: _Rows) -> dict[str, TypedVector]:
     return {name: rows.columns[name] for name in _HIDDEN if name in rows.columns}
 
 

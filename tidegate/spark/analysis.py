@@ -65,8 +65,8 @@ def analyse_source(spark: SparkSession, source: Source) -> Source:
 def analyse_function(spark: SparkSession, function: Function) -> None:
     """Reject an expression that does not fit the types of its parameters and its result."""
     assert function.body is not None, f"{function.name} is an expression"
-    given = [f"CAST(NULL AS {p.type}) AS {quoted(p.name)}" for p in function.parameters]
-    base = f"(SELECT {', '.join(given) or '1 AS one'})"
+    parameters = [f"CAST(NULL AS {p.type}) AS {quoted(p.name)}" for p in function.parameters]
+    base = f"(SELECT {', '.join(parameters) or '1 AS one'})"
     sql = to_sql(function.body)
     if function.returns is not None:
         sql = f"CAST({sql} AS {function.returns})"
@@ -100,8 +100,8 @@ def analyse_plan(
     try:
         types = _types(spark, plan)
     except PySparkException as error:
-        found = _Blame(spark).find(plan) or _Fault(error, None)
-        raise _type_error(found.error, found.span, declared, found.names) from None
+        fault = _Blame(spark).find(plan) or _Fault(error, None)
+        raise _type_error(fault.error, fault.span, declared, fault.names) from None
     typed = with_types(plan, types)
     assert isinstance(typed, n.Emit), "the root of a plan emits"
     return TypedPlan(typed, types)
@@ -113,13 +113,13 @@ def _with_sources(node: n.Node, catalog: Catalog) -> n.Emit:
     def swap(part: n.Node) -> n.Node:
         inputs = tuple(swap(child) for child in part.inputs)
         if isinstance(part, n.Scan):
-            known = catalog.get(part.source.name)
-            assert isinstance(known, Source), f"{part.source.name} is declared"
-            return replace(part, source=known)
+            source = catalog.get(part.source.name)
+            assert isinstance(source, Source), f"{part.source.name} is declared"
+            return replace(part, source=source)
         if isinstance(part, n.SideScan):
-            side = catalog.get(part.side.name)
-            assert isinstance(side, SideStream), f"{part.side.name} is declared"
-            return replace(part, side=side)
+            side_stream = catalog.get(part.side.name)
+            assert isinstance(side_stream, SideStream), f"{part.side.name} is declared"
+            return replace(part, side=side_stream)
         return part.with_inputs(*inputs) if inputs else part
 
     plan = swap(node)
@@ -129,7 +129,7 @@ def _with_sources(node: n.Node, catalog: Catalog) -> n.Emit:
 
 def _types(spark: SparkSession, plan: n.Emit) -> Types:
     """Ask Spark once for everything."""
-    asked: list[str] = []
+    expressions: list[str] = []
     tables, columns = [], []
     names: dict[n.Node, str] = {}
     for node in reversed(n.walk(plan)):
@@ -137,26 +137,26 @@ def _types(spark: SparkSession, plan: n.Emit) -> Types:
             continue
         names[node] = f"n{len(names)}"
         tables.append(f"{names[node]} AS ({_node_sql(node, names)})")
-        known = {item.id for child in node.inputs for item in child.fields}
+        input_ids = {item.id for child in node.inputs for item in child.fields}
         for item in node.fields:
-            if item.id not in known and quoted(item.id) not in asked:
-                asked.append(quoted(item.id))
+            if item.id not in input_ids and quoted(item.id) not in expressions:
+                expressions.append(quoted(item.id))
                 columns.append(f"{names[node]}.{quoted(item.id)}")
     for number, operands in enumerate(_operands(plan)):
-        sql = [text for text in dict.fromkeys(operands.sql) if text not in asked]
+        sql = [text for text in dict.fromkeys(operands.sql) if text not in expressions]
         if not sql:
             continue
         listed = ", ".join(f"{text} AS c{index}" for index, text in enumerate(sql))
         sides = ", ".join(names[node] for node in operands.nodes)
         tables.append(f"o{number} AS (SELECT {listed} FROM {sides})")
         columns += [f"o{number}.c{index}" for index, _ in enumerate(sql)]
-        asked += sql
+        expressions += sql
     used = dict.fromkeys(column.partition(".")[0] for column in columns)
     listed = ", ".join(f"{column} AS c{index}" for index, column in enumerate(columns))
     query = f"WITH {', '.join(tables)} SELECT {listed or '1 AS c'} FROM {', '.join(used)}"
     schema = spark.sql(query).schema
     kinds = [_spelled(field.dataType) for field in schema.fields]
-    return Types(dict(zip(asked, kinds, strict=False)))
+    return Types(dict(zip(expressions, kinds, strict=False)))
 
 
 def _operands(plan: n.Emit) -> Iterator[Operands]:
@@ -227,9 +227,9 @@ class _Blame:
     def find(self, node: n.Node) -> _Fault | None:
         """The first expression, bottom up, that Spark rejects on its own."""
         for child in node.inputs:
-            found = self.find(child)
-            if found is not None:
-                return found
+            inner = self.find(child)
+            if inner is not None:
+                return inner
         rejected = self._rejection(_whole_sql(node)) if node.inputs else None
         if rejected is None:
             return None

@@ -90,23 +90,23 @@ class _Below:
         return Suspect(_stream_of(self.plan, owner), part, sql, self.leaves)
 
 
-def _stream_of(plan: PhysicalPlan, wanted: n.Node) -> str:
+def _stream_of(plan: PhysicalPlan, target: n.Node) -> str:
     """The stream whose query a node belongs to."""
 
-    def found(node: n.Node, stream: str) -> str | None:
-        if node is wanted:
+    def search(node: n.Node, stream: str) -> str | None:
+        if node is target:
             return stream
         inside = node.name if isinstance(node, n.Inlined) else stream
-        return next((s for child in node.inputs if (s := found(child, inside))), None)
+        return next((s for child in node.inputs if (s := search(child, inside))), None)
 
-    return found(plan.node, plan.stream) or plan.stream
+    return search(plan.node, plan.stream) or plan.stream
 
 
 def _matching(trees: list[exp.Expr], fragment: str) -> Iterator[exp.Expr]:
-    wanted = _squeezed(fragment)
+    text = _squeezed(fragment)
     for tree in trees:
         for part in tree.walk():
-            if _squeezed(to_sql(part)) == wanted:
+            if _squeezed(to_sql(part)) == text:
                 yield part
                 break
 
@@ -120,15 +120,15 @@ def _expressions(holder: object) -> list[exp.Expr]:
     if isinstance(holder, exp.Expr):
         return [holder]
     if isinstance(holder, tuple):
-        return [found for item in holder for found in _expressions(item)]
+        return [expression for item in holder for expression in _expressions(item)]
     if not is_dataclass(holder):
         return []
     values = [getattr(holder, item.name) for item in fields(holder)]
     return [
-        found
+        expression
         for value in values
         if not isinstance(value, n.Node | n.Field)
-        for found in _expressions(value)
+        for expression in _expressions(value)
     ]
 
 
@@ -150,13 +150,13 @@ def failing_row(
 ) -> FailingRow | None:
     """Look for what failed; None where Spark does not tell."""
     fragment = _fragment(failed.error)
-    found = list(suspects(stream.plan, fragment)) if fragment is not None else []
-    for suspect in found:
+    candidates = list(suspects(stream.plan, fragment)) if fragment is not None else []
+    for suspect in candidates:
         row = _row(context, stream, suspect)
         if row is not None:
             return FailingRow(suspect.stream, suspect.expression, row)
-    if len(found) == 1:
-        return FailingRow(found[0].stream, found[0].expression, None)
+    if len(candidates) == 1:
+        return FailingRow(candidates[0].stream, candidates[0].expression, None)
     return None
 
 
@@ -189,18 +189,18 @@ def with_failing_row(
 ) -> TidegateError:
     """The same error with the row in its message, and its place."""
     row = f", in the row {failing_row.row}" if failing_row.row is not None else ""
-    place = _place(failing_row.expression, origin_of(failing_row.stream))
-    return type(error)(error.code, error.message + row, location=place, hint=error.hint)
+    location = _place(failing_row.expression, origin_of(failing_row.stream))
+    return type(error)(error.code, error.message + row, location=location, hint=error.hint)
 
 
 def _place(expression: exp.Expr, origin: ScriptOrigin | None) -> Location | None:
     """Where an expression stands in a text, or the least one around it whose place is known."""
-    found: exp.Expr | None = expression
-    while found is not None and origin is not None:
-        span = own_span(found)
-        if span is not None and _stands_there(found, origin.text[span.start : span.end]):
+    tree: exp.Expr | None = expression
+    while tree is not None and origin is not None:
+        span = own_span(tree)
+        if span is not None and _stands_there(tree, origin.text[span.start : span.end]):
             return Location(origin.text, span.start, span.end, origin.file)
-        found = found.parent
+        tree = tree.parent
     return None
 
 

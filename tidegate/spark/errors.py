@@ -44,9 +44,9 @@ _HINTS = {
 def condition(error: BaseException) -> str | None:
     """Spark's innermost error condition, such as DIVIDE_BY_ZERO."""
     if isinstance(error, PySparkException):
-        found = error.getCondition()
-        if found in _HINTS:
-            return str(found)
+        condition_name = error.getCondition()
+        if condition_name in _HINTS:
+            return str(condition_name)
     named = [str(name) for name in reversed(_CONDITION.findall(str(error)))]
     # An error that wraps another one has a condition as well, which says less.
     return next((name for name in named if _hint(name)), named[0] if named else None)
@@ -63,12 +63,12 @@ def advice(error: BaseException) -> str | None:
 
 def reason(error: BaseException, sentence: str) -> str:
     """What is wrong, without advice; `sentence` is what the text of the error comes to."""
-    found = condition(error)
-    if found == _PATTERN:
+    name = condition(error)
+    if name == _PATTERN:
         return f"{_parameter(error, 'pattern')} is not a pattern for dates and times"
-    if found == _PARSER:
+    if name == _PARSER:
         return f"{_parameter(error, 'datetime')} does not fit the pattern"
-    if found == "INVALID_TIMEZONE":
+    if name == "INVALID_TIMEZONE":
         return f"unknown time zone {_parameter(error, 'timeZone')}"
     first, *others = _SENTENCES.split(sentence)
     return " ".join([first, *(part for part in others if not _ADVICE.match(part))]).rstrip(" .")
@@ -82,9 +82,9 @@ _IN_TEXT = {
 
 
 def _parameter(error: BaseException, name: str) -> str:
-    given = error.getMessageParameters() if isinstance(error, PySparkException) else None
-    if given and name in given:
-        return str(given[name])
+    parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
+    if parameters and name in parameters:
+        return str(parameters[name])
     match = _IN_TEXT[name].search(str(error))
     return match.group(1) if match else "this"
 
@@ -156,10 +156,10 @@ class JobFailed(Exception):
     @property
     def unreached(self) -> SystemUnavailable | None:
         """The system that a task could not reach, if that was it."""
-        found = pipeline_error("", self.error)
-        if found.code != "TG-509":
+        error = pipeline_error("", self.error)
+        if error.code != "TG-509":
             return None
-        return SystemUnavailable(found.message.partition(" stopped: ")[2], found.hint)
+        return SystemUnavailable(error.message.partition(" stopped: ")[2], error.hint)
 
 
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:
@@ -173,9 +173,9 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
         gone = "Spark's JVM exited: it was killed, or ran out of memory"
         return RunError("TG-503", f"the stream {stream} stopped: {gone}", hint=hint)
     text = str(error)
-    own = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
-    if own is not None:
-        code, message, hint = own.groups()
+    match = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
+    if match is not None:
+        code, message, hint = match.groups()
         return RunError(code, f"the stream {stream} stopped: {message}", hint=hint)
     for code, misfit in _MISFITS:
         explained = misfit(text)

@@ -26,7 +26,7 @@ from tidegate.spark.lowering import Lowered, LoweringContext, lower, read_ports
 from tidegate.spark.sharing import (
     SharedOperators,
     SharedScan,
-    Told,
+    StreamNames,
     merged,
     read_scans,
     shared_scans,
@@ -34,7 +34,7 @@ from tidegate.spark.sharing import (
 )
 from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.tasks.late_rows import (
-    FAILED_OWN,
+    FAILED_COLUMNS,
     FAILED_SCHEMA,
     IS_FAILED,
     IS_LATE,
@@ -46,7 +46,7 @@ from tidegate.spark.tasks.late_rows import (
 from tidegate.spark.tasks.protocol import EpochSpecStore
 from tidegate.spark.tasks.read import (
     DirectScan,
-    Place,
+    RangeKey,
     Reader,
     ReadFrame,
     Reading,
@@ -109,8 +109,8 @@ class FrameContext:
     sources: Mapping[str, SourceConnector]
     lookups: Mapping[str, LookupConnector]
     # The source of a scan, and how it is read.
-    asked: Callable[[ScanPlan], tuple[Source, Read]]
-    place: EpochSpecStore
+    source_of: Callable[[ScanPlan], tuple[Source, Read]]
+    epoch_specs: EpochSpecStore
     key_groups: int
     tasks: int
     state: str
@@ -127,10 +127,10 @@ class FrameContext:
     # Whether epochs are large.
     large: bool = False
     # Streams whose ranges of a source are the same.
-    alike: Sequence[Sequence[Place]] = ()
-    shared_scans: dict[Place, SharedScan] = field(default_factory=dict)
+    alike: Sequence[Sequence[RangeKey]] = ()
+    shared_scans: dict[RangeKey, SharedScan] = field(default_factory=dict)
     # What was read for several scans, by the first of them and the source.
-    decoded: dict[Place, DataFrame] = field(default_factory=dict)
+    decoded: dict[RangeKey, DataFrame] = field(default_factory=dict)
     # By stream: late rows that others read.
     late: dict[str, LateRowsFrame] = field(default_factory=dict)
     # The operators that step once for several streams, and by number what was sent by them.
@@ -155,22 +155,22 @@ class PipelineFrame:
 def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
     """One frame for all streams; running it is an epoch, and its rows are notes."""
     scans = [
-        (stream.name, scan, told)
+        (stream.name, scan, stream_names)
         for stream in streams
-        for scan, told in read_scans(
+        for scan, stream_names in read_scans(
             stream.name, stream.plan.leaves, context.shared_operators, (stream.name,)
         )
     ]
     if context.large:
-        found = shared_scans(scans, context.alike, context.asked, context.sources)
-        context.shared_scans.update(found)
+        shared = shared_scans(scans, context.alike, context.source_of, context.sources)
+        context.shared_scans.update(shared)
     _plan_reading(context, streams)
     frames = [
         _stream_frame(context, stream)
         for stream in streams
         if stream.name.lower() not in context.reading.streams
     ]
-    if not context.reading.members and context.reading.streams:
+    if not context.reading.operator_indexes and context.reading.streams:
         lowering = lowering_context(context, streams[0])
         frames.append(lowering.read_frame(context.reading.ranges, NOTES_SCHEMA))
     reports = frames[0]
@@ -182,28 +182,31 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
 
 def _plan_reading(context: FrameContext, streams: Sequence[FramedStream]) -> None:
     """Find what tasks read themselves, for which operators and streams."""
-    found = context.reading
+    reading = context.reading
     readers: list[Reader] = []
     for stream in streams:
-        known: dict[Hashable, int] = {}
+        operator_indexes: dict[Hashable, int] = {}
         for place, alike, ports in read_ports(stream.plan, lowering_context(context, stream)):
-            if place in found.members:
+            if place in reading.operator_indexes:
                 continue
-            if alike is not None and alike in known:
-                found.members[place] = known[alike]
+            if alike is not None and alike in operator_indexes:
+                reading.operator_indexes[place] = operator_indexes[alike]
                 continue
-            member = found.members[place] = len(found.members)
+            operator_index = reading.operator_indexes[place] = len(reading.operator_indexes)
             if alike is not None:
-                known[alike] = member
-            readers += [replace(port, pack=replace(port.pack, member=member)) for port in ports]
-    by = min(found.members.values(), default=None)
+                operator_indexes[alike] = operator_index
+            readers += [
+                replace(port, pack=replace(port.pack, operator_index=operator_index))
+                for port in ports
+            ]
+    by = min(reading.operator_indexes.values(), default=None)
     for stream in streams:
         read = _read_stream(context, stream)
         if read is not None:
-            found.streams.add(stream.name.lower())
+            reading.streams.add(stream.name.lower())
             readers.append(replace(read, by=by))
     first_of = {place: group[0] for group in context.alike for place in group}
-    found.ranges = ranges_of(readers, first_of, lambda scans: _reader_of(context, scans))
+    reading.ranges = ranges_of(readers, first_of, lambda scans: _reader_of(context, scans))
 
 
 def _read_stream(context: FrameContext, stream: FramedStream) -> ReadStream | None:
@@ -218,7 +221,7 @@ def _read_stream(context: FrameContext, stream: FramedStream) -> ReadStream | No
 
 def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> SplitReader | None:
     """Reads what all of these scans want of a source."""
-    opened = context.sources[scans[0].place[1]]
+    opened = context.sources[scans[0].range_key[1]]
     return opened.direct(merged([scan.read for scan in scans]))
 
 
@@ -245,9 +248,9 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
     """What lowering needs of a stream and of its pipeline."""
     return LoweringContext(
         context.spark,
-        lambda scan, told: _scan(context, stream, scan, told),
-        lambda scan, told: _direct(context, stream, scan, told),
-        context.place,
+        lambda scan, stream_names: _scan(context, stream, scan, stream_names),
+        lambda scan, stream_names: _direct(context, stream, scan, stream_names),
+        context.epoch_specs,
         context.key_groups,
         context.tasks,
         context.state,
@@ -276,7 +279,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     late = [sink for sink in stream.sinks if sink.takes is SideKind.LATE_ROWS]
     if late or stream.readers:
         assert plan.late is not None, "the plan has a late stream"
-        rows = with_late(frame, plan.late, stream.late_names, stream.readers, context.place)
+        rows = with_late(frame, plan.late, stream.late_names, stream.readers, context.epoch_specs)
         if stream.readers:
             # Its operators run once for all readers.
             context.shared.append(rows.frame)
@@ -286,11 +289,11 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     failed = [sink for sink in stream.sinks if sink.takes is SideKind.FAILED_ROWS]
     if failed:
         frame = with_failed(frame)
-        frame, others = _with_columns(frame, failed, FAILED_OWN, FAILED_SCHEMA, IS_FAILED)
+        frame, others = _with_columns(frame, failed, FAILED_COLUMNS, FAILED_SCHEMA, IS_FAILED)
         staged += others
     scans = any(isinstance(leaf, ScanPlan) for leaf in row_leaves(plan.leaves))
     spec = StagingSpec(stream.name, tuple(staged), scans)
-    return frame.mapInArrow(staging(spec, context.place), NOTES_SCHEMA)
+    return frame.mapInArrow(staging(spec, context.epoch_specs), NOTES_SCHEMA)
 
 
 def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) -> DataFrame:
@@ -298,7 +301,7 @@ def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) ->
     below, stage = lowered.below, lowered.stage
     assert below is not None and stage is not None, "a stream has a frame or a stage"
     spec = _staging(stream, stage, scans=False)
-    work = step_and_stage(below.spec, stage, spec, lowering.place)
+    work = step_and_stage(below.spec, stage, spec, lowering.epoch_specs)
     return below.packed.mapInArrow(work, NOTES_SCHEMA)
 
 
@@ -314,23 +317,29 @@ def _staging(stream: FramedStream, stage: VectorStage, scans: bool) -> StagingSp
 
 
 def _with_columns(
-    frame: DataFrame, sinks: Sequence[FramedSink], own: Sequence[str], schema: pa.Schema, live: str
+    frame: DataFrame,
+    sinks: Sequence[FramedSink],
+    frame_columns: Sequence[str],
+    schema: pa.Schema,
+    live: str,
 ) -> tuple[DataFrame, list[StagedSink]]:
     """Add the columns that sinks need, and assign columns to sinks.
 
-    `own` are the columns of the frame that are those of the schema.
+    `frame_columns` are the columns of the frame, in the order of the schema.
     """
-    given = [(quoted(column), name) for column, name in zip(own, schema.names, strict=True)]
+    available = [
+        (quoted(column), name) for column, name in zip(frame_columns, schema.names, strict=True)
+    ]
     staged: list[StagedSink] = []
     extra: list[str] = []
     for item in sinks:
-        wanted = item.sink.columns(given)
-        taken = list(own)
-        if wanted is not None:
-            taken = [f"_tg_out_{len(extra) + place}" for place, _ in enumerate(wanted)]
-            pairs = zip(wanted, taken, strict=True)
+        sink_columns = item.sink.columns(available)
+        taken = list(frame_columns)
+        if sink_columns is not None:
+            taken = [f"_tg_out_{len(extra) + index}" for index, _ in enumerate(sink_columns)]
+            pairs = zip(sink_columns, taken, strict=True)
             extra += [f"CASE WHEN {live} THEN {sql} END AS {name}" for (sql, _), name in pairs]
-        names = tuple(name for _, name in (wanted or given))
+        names = tuple(name for _, name in (sink_columns or available))
         factory = item.sink.writer_factory(schema)
         chosen = live if item.takes else None
         staged.append(StagedSink(item.name, factory, tuple(taken), names, chosen))
@@ -341,7 +350,7 @@ def _with_plain_names(
     frame: DataFrame, staged: Sequence[StagedSink]
 ) -> tuple[DataFrame, list[StagedSink]]:
     """Spark parses the names of columns that go to Python, and a name may hold anything."""
-    plain = {name: f"_tg_c{place}" for place, name in enumerate(frame.columns)}
+    plain = {name: f"_tg_c{index}" for index, name in enumerate(frame.columns)}
     plain |= {name: name for name in _HIDDEN}
     renamed = frame.toDF(*[plain[name] for name in frame.columns])
     return renamed, [replace(s, columns=tuple(plain[name] for name in s.columns)) for s in staged]
@@ -352,14 +361,16 @@ def _arrow(frame: DataFrame, names: Sequence[str]) -> pa.Schema:
     return to_arrow_schema(StructType(fields), timezone="UTC")
 
 
-def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan, told: Told) -> DataFrame:
+def _scan(
+    context: FrameContext, stream: FramedStream, scan: ScanPlan, stream_names: StreamNames
+) -> DataFrame:
     if scan.late_of is not None:
         return late_scan(scan, context.late[scan.late_of])
-    source, read = context.asked(scan)
+    source, read = context.source_of(scan)
     shared = context.shared_scans.get((stream.name.lower(), source.name.lower()))
     if shared is None:
-        own = SharedScan(stream.name, read, told)
-        frame = source_frame(source, _raw(context, own, scan, source))
+        unshared = SharedScan(stream.name, read, stream_names)
+        frame = source_frame(source, _raw(context, unshared, scan, source))
     else:
         frame = _decoded_once(context, shared, scan, source)
     if isinstance(scan.node, n.SideScan):
@@ -370,17 +381,17 @@ def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan, told: Tol
 def _raw(context: FrameContext, one: SharedScan, scan: ScanPlan, source: Source) -> DataFrame:
     """The records of a source, as one scan or several alike read them."""
     opened = context.sources[source.name.lower()]
-    place = (one.leader.lower(), source.name.lower())
-    input_range = context.native.get(place)
+    range_key = (one.leader.lower(), source.name.lower())
+    input_range = context.native.get(range_key)
     if input_range is not None:
-        context.read_natively.add(place)
+        context.read_natively.add(range_key)
         raw = opened.native_frame(context.spark, one.read, input_range)
         return raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
     leaf = ReadFrame(
         context.spark,
-        "/".join(place),
+        "/".join(range_key),
         one.streams,
-        context.place,
+        context.epoch_specs,
         context.tasks,
         scan.index if scan.partitioned else None,
     )
@@ -391,23 +402,23 @@ def _decoded_once(
     context: FrameContext, shared: SharedScan, scan: ScanPlan, source: Source
 ) -> DataFrame:
     """What several scans read, kept while the job runs."""
-    place = (shared.leader.lower(), source.name.lower())
-    known = context.decoded.get(place)
-    if known is not None:
-        return without_reports(known)
+    range_key = (shared.leader.lower(), source.name.lower())
+    decoded = context.decoded.get(range_key)
+    if decoded is not None:
+        return without_reports(decoded)
     frame = source_frame(source, _raw(context, shared, scan, source))
     context.shared.append(frame)
-    context.decoded[place] = frame
+    context.decoded[range_key] = frame
     return frame
 
 
 def _direct(
-    context: FrameContext, stream: FramedStream, scan: ScanPlan, told: Told
+    context: FrameContext, stream: FramedStream, scan: ScanPlan, stream_names: StreamNames
 ) -> DirectScan | None:
     """How tasks read a source themselves, where they can."""
     if scan.late_of is not None:
         return None
-    source, read = context.asked(scan)
+    source, read = context.source_of(scan)
     if (stream.name.lower(), source.name.lower()) in context.shared_scans:
         return None
     opened = context.sources[source.name.lower()]
@@ -420,7 +431,7 @@ def _direct(
         read,
         reader,
         (stream.name.lower(), source.name.lower()),
-        told,
+        stream_names,
         scan.index,
         vectors.columns,
         vectors.required,
@@ -441,20 +452,22 @@ def _mended(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
     has_new = f"max({SELECTED} AND {OP} IN ('+I', '+U')) OVER (PARTITION BY {', '.join(names)})"
     columns = [quoted(name) for name in frame.columns if name != OP]
     marked = frame.selectExpr(*columns, OP, f"{has_new} AS _tg_new")
-    kept = marked.where(f"NOT {SELECTED} OR NOT ({OP} IN ('-U', '-D') AND _tg_new)")
-    return kept.selectExpr(*columns, f"CASE WHEN {OP} = '-U' THEN '-D' ELSE {OP} END AS {OP}")
+    net_changes = marked.where(f"NOT {SELECTED} OR NOT ({OP} IN ('-U', '-D') AND _tg_new)")
+    return net_changes.selectExpr(
+        *columns, f"CASE WHEN {OP} = '-U' THEN '-D' ELSE {OP} END AS {OP}"
+    )
 
 
 def stored_columns(source: Source, names: set[str]) -> tuple[tuple[str, str], ...]:
     """The stored columns that are needed to make and to judge these columns of a source."""
-    wanted = {name.lower() for name in names}
-    wanted |= {c.name.lower() for c in source.columns if c.not_null}
+    required = {name.lower() for name in names}
+    required |= {c.name.lower() for c in source.columns if c.not_null}
     if source.watermark is not None:
-        wanted.add(source.watermark.column.lower())
+        required.add(source.watermark.column.lower())
     for column in source.columns:
         if column.computed is not None:
-            wanted |= {part.name.lower() for part in column.computed.find_all(exp.Column)}
-    found = [(c.name, str(c.type)) for c in source.stored_columns if c.name.lower() in wanted]
-    found += [(OP, "STRING")] if source.options["changelog"] else []
+            required |= {part.name.lower() for part in column.computed.find_all(exp.Column)}
+    columns = [(c.name, str(c.type)) for c in source.stored_columns if c.name.lower() in required]
+    columns += [(OP, "STRING")] if source.options["changelog"] else []
     # Rows are needed even if no column is read.
-    return tuple(found or [(c.name, str(c.type)) for c in source.stored_columns[:1]])
+    return tuple(columns or [(c.name, str(c.type)) for c in source.stored_columns[:1]])

@@ -35,7 +35,7 @@ from tidegate.spark.sharing import (
     ReceiveSpec,
     SharedOperator,
     SharedOperators,
-    Told,
+    StreamNames,
     sender,
 )
 from tidegate.spark.tasks.lookup_join import EnrichSpec, enriching
@@ -59,10 +59,10 @@ class LoweringContext:
 
     spark: SparkSession
     # Returns the rows of a scan and attributes them to streams.
-    scan: Callable[[ScanPlan, Told], DataFrame]
+    scan: Callable[[ScanPlan, StreamNames], DataFrame]
     # How tasks read a source themselves; None where Spark has to.
-    direct: Callable[[ScanPlan, Told], DirectScan | None]
-    place: EpochSpecStore
+    direct: Callable[[ScanPlan, StreamNames], DirectScan | None]
+    epoch_specs: EpochSpecStore
     key_groups: int
     tasks: int
     # The folder of the state of all operators, as a URI.
@@ -85,7 +85,7 @@ class LoweringContext:
     def read_frame(self, ranges: Sequence[ReadRange], schema: str) -> DataFrame:
         """What tasks make of what they read; each of them gets its number."""
         numbers = self.spark.range(0, self.tasks, 1, self.tasks)
-        return numbers.mapInArrow(reading(ranges, self.place), schema)
+        return numbers.mapInArrow(reading(ranges, self.epoch_specs), schema)
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Stepped:
     packed: DataFrame
     spec: GivesRows
 
-    def frame(self, place: EpochSpecStore) -> DataFrame:
+    def frame(self, epoch_specs: EpochSpecStore) -> DataFrame:
         """The rows of the operator."""
         return self.packed.mapInArrow(
-            stepper(self.spec, place), from_arrow_schema(self.spec.output)
+            stepper(self.spec, epoch_specs), from_arrow_schema(self.spec.output)
         )
 
 
@@ -159,7 +159,7 @@ class _Lowering:
         # By number: the origin of the ticks that an operator sends, once it is lowered.
         self.senders: dict[int, int] = {}
         # The streams for which what is being lowered is done.
-        self.told: Told = (plan.stream,)
+        self.stream_names: StreamNames = (plan.stream,)
 
     def stage(self, sql: str, leaves: Leaves, user: bool) -> DataFrame:
         """The rows of a stage; `user`: it calls functions of the user, for rows only.
@@ -177,17 +177,17 @@ class _Lowering:
         self._views(leaves, [frame.where(SELECTED) for frame in frames])
         rows = self.context.spark.sql(calls_for_rows_only(sql, SELECTED))
         for frame in frames:
-            kept = {name for name in frame.columns if name in _HIDDEN}
-            columns = [_passed(item, kept) for item in rows.schema.fields]
+            hidden = {name for name in frame.columns if name in _HIDDEN}
+            columns = [_passed(item, hidden) for item in rows.schema.fields]
             rows = rows.union(frame.where(f"NOT {SELECTED}").selectExpr(*columns))
         return rows
 
     def _leaf(self, leaf: LeafPlan) -> DataFrame:
         if isinstance(leaf, ScanPlan):
-            return self.context.scan(leaf, self.told)
+            return self.context.scan(leaf, self.stream_names)
         if isinstance(leaf, EnrichPlan):
             return self._enriched(leaf)
-        return self.operator(leaf).frame(self.context.place)
+        return self.operator(leaf).frame(self.context.epoch_specs)
 
     def _enriched(self, plan: EnrichPlan) -> DataFrame:
         """The rows that ask, with what was found for them."""
@@ -195,20 +195,24 @@ class _Lowering:
         user = user or reads_user_functions(plan.node)
         below = self.stage(plan.below, plan.leaves, user)
         name = plan.table.name.lower()
-        wanted = plan.wanted
-        reader = self.context.lookups[name].reader(wanted.columns, wanted.keys)
-        passed = to_arrow_schema(below.schema, timezone="UTC")
-        fields = [passed.field(n).with_nullable(True) for n in passed.names if n not in plan.keys]
-        found = [
-            pa.field(f"f{place}", arrow_type(kind))
-            for place, (_, kind) in enumerate(wanted.columns)
+        lookup = plan.lookup
+        reader = self.context.lookups[name].reader(lookup.columns, lookup.keys)
+        input_schema = to_arrow_schema(below.schema, timezone="UTC")
+        fields = [
+            input_schema.field(n).with_nullable(True)
+            for n in input_schema.names
+            if n not in plan.keys
         ]
-        fields.append(pa.field(FOUND, pa.list_(pa.field("element", pa.struct(found)))))
+        table_fields = [
+            pa.field(f"f{index}", arrow_type(kind))
+            for index, (_, kind) in enumerate(lookup.columns)
+        ]
+        fields.append(pa.field(FOUND, pa.list_(pa.field("element", pa.struct(table_fields)))))
         spec = EnrichSpec(name, reader, plan.keys, pa.schema(fields))
-        asked = below.mapInArrow(
-            enriching(spec, self.context.place), from_arrow_schema(spec.output)
+        enriched = below.mapInArrow(
+            enriching(spec, self.context.epoch_specs), from_arrow_schema(spec.output)
         )
-        asked.createOrReplaceTempView(plan.asked)
+        enriched.createOrReplaceTempView(plan.asked)
         self.views.append(plan.asked)
         return self.context.spark.sql(plan.above)
 
@@ -233,11 +237,11 @@ class _Lowering:
         sent = context.sent.get(shared.id)
         received = ReceiveSpec(self._spec(plan).output, sent is None, shared.id)
         if sent is None:
-            with self._telling(shared.streams):
+            with self._attributed_to(shared.streams):
                 spec, packed = self._stepped(plan)
             others = tuple(key for key in shared.keys if key != spec.key)
             spec = replace(spec, runner=replace(spec.runner, id=shared.id), others=others)
-            rows = packed.mapInArrow(sender(spec, context.place), SENT_SCHEMA)
+            rows = packed.mapInArrow(sender(spec, context.epoch_specs), SENT_SCHEMA)
             sent = context.sent[shared.id] = rows.repartitionById(context.tasks, F.expr("task"))
         return Stepped(sent, received)
 
@@ -250,7 +254,7 @@ class _Lowering:
                 yield from self.read_ports(leaf.leaves)
             elif isinstance(leaf, OperatorPlan):
                 shared = self._shared(leaf.number)
-                with self._telling(shared.streams if shared else self.told):
+                with self._attributed_to(shared.streams if shared else self.stream_names):
                     ports = [self._read_port(leaf, *each) for each in enumerate(leaf.ports)]
                     read = tuple(port for port in ports if port is not None)
                     if len(read) == len(ports):
@@ -263,7 +267,7 @@ class _Lowering:
         if fed.vectors is None or not self.context.vectors:
             return None
         (leaf,) = fed.leaves
-        scan = self.context.direct(leaf, self.told) if isinstance(leaf, ScanPlan) else None
+        scan = self.context.direct(leaf, self.stream_names) if isinstance(leaf, ScanPlan) else None
         if scan is None:
             return None
         return ReadPort(scan, fed.vectors, self._shuffle_spec(plan, number, fed))
@@ -277,12 +281,12 @@ class _Lowering:
         return self.context.shared_operators.get((self.plan.stream.lower(), number))
 
     @contextmanager
-    def _telling(self, streams: Told) -> Iterator[None]:
-        before, self.told = self.told, streams
+    def _attributed_to(self, streams: StreamNames) -> Iterator[None]:
+        before, self.stream_names = self.stream_names, streams
         try:
             yield
         finally:
-            self.told = before
+            self.stream_names = before
 
     def _known_as(self, origin: int) -> int:
         """The number by which an origin is known in ticks."""
@@ -292,13 +296,13 @@ class _Lowering:
     def _stepped(self, plan: OperatorPlan) -> tuple[StepSpec, DataFrame]:
         """Return the specification of an operator and its shuffled input."""
         alike = self._alike(plan)
-        known = self.packed.get(alike) if alike is not None else None
-        together = known if known is not None else self._packed(plan)
+        shared = self.packed.get(alike) if alike is not None else None
+        shuffled = shared if shared is not None else self._packed(plan)
         if alike is not None:
-            self.packed[alike] = together
-        spec = replace(self._spec(plan), passes=known is None)
+            self.packed[alike] = shuffled
+        spec = replace(self._spec(plan), passes=shared is None)
         self._require_watermarks(plan, spec)
-        return spec, together
+        return spec, shuffled
 
     def _require_watermarks(self, plan: OperatorPlan, spec: StepSpec) -> None:
         """Fail if the operator waits for a tick that nothing below it sends.
@@ -306,16 +310,16 @@ class _Lowering:
         Its watermark would never move: it would keep all rows and give none, without an error.
         """
         for number, (fed, origins) in enumerate(zip(plan.ports, spec.runner.ports, strict=True)):
-            places = self._shuffle_spec(plan, number, fed).places
+            origin_ids = self._shuffle_spec(plan, number, fed).places
             senders = [
                 leaf.index if isinstance(leaf, ScanPlan) else self.senders.get(leaf.number, -1)
                 for leaf in row_leaves(fed.leaves)
             ]
-            told = {place for sender in senders for place in places.get(sender, ())}
-            silent = {origin.id for origin in origins} - told
-            if silent or not origins:
+            sent = {origin_id for sender in senders for origin_id in origin_ids.get(sender, ())}
+            missing = {origin.id for origin in origins} - sent
+            if missing or not origins:
                 what = f"port {number} of the operator {spec.key}"
-                raise AssertionError(f"{what} would never get a watermark: {sorted(silent)}")
+                raise AssertionError(f"{what} would never get a watermark: {sorted(missing)}")
 
     def _spec(self, plan: OperatorPlan) -> StepSpec:
         context = self.context
@@ -333,12 +337,12 @@ class _Lowering:
         """Return the shuffled input of an operator."""
         context = self.context
         read = context.reading
-        member = read.members.get(self._place(plan))
-        if member is not None:
+        operator_index = read.operator_indexes.get(self._place(plan))
+        if operator_index is not None:
             if read.shuffled is None:
                 rows = context.read_frame(read.ranges, PACKED_SCHEMA)
-                read.shuffled = self._shuffled(rows, once=len(read.members) == 1)
-            return read.packed(member)
+                read.shuffled = self._shuffled(rows, once=len(read.operator_indexes) == 1)
+            return read.packed(operator_index)
         packed: DataFrame | None = None
         for number, port in enumerate(plan.ports):
             frame = self._port(plan, number, port)
@@ -372,15 +376,15 @@ class _Lowering:
     def _shuffle_spec(self, plan: OperatorPlan, number: int, fed: FedPort) -> ShuffleSpec:
         port = fed.port
         return ShuffleSpec(
-            self.told,
+            self.stream_names,
             plan.operator,
             number,
             port.columns,
             tuple((self._known_as(origin), delay) for origin, delay in fed.delays),
             tuple(origin.id for origin in fed.origins if origin.id < FIRST_OPERATOR),
             tuple(
-                (self._known_as(origin.id), place_of(number, place))
-                for place, origin in enumerate(fed.origins)
+                (self._known_as(origin.id), place_of(number, position))
+                for position, origin in enumerate(fed.origins)
             ),
             self.context.key_groups,
             port.grid,
@@ -394,13 +398,13 @@ class _Lowering:
         if below is not None:
             return below
         user = self._user(plan, fed)
-        wanted = self.context.keys[plan.number] in self.context.grouped and not user
-        if fed.grouped_sql is not None and wanted:
+        pre_aggregates = self.context.keys[plan.number] in self.context.grouped and not user
+        if fed.grouped_sql is not None and pre_aggregates:
             spec = replace(spec, grouped=True, key=self.context.keys[plan.number])
             groups = self.stage(fed.grouped_sql, fed.leaves, False)
-            return groups.mapInArrow(shuffle_writer(spec, self.context.place), PACKED_SCHEMA)
+            return groups.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), PACKED_SCHEMA)
         rows = self.stage(fed.sql, fed.leaves, user)
-        return rows.mapInArrow(shuffle_writer(spec, self.context.place), PACKED_SCHEMA)
+        return rows.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), PACKED_SCHEMA)
 
     def _computed(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame | None:
         """The packed rows of a port whose stage tasks compute; None if Spark does."""
@@ -411,7 +415,7 @@ class _Lowering:
         if isinstance(leaf, OperatorPlan):
             stepped = self.operator(leaf)
             spec = self._shuffle_spec(plan, number, fed)
-            work = step_and_pack(stepped.spec, fed.vectors, spec, context.place)
+            work = step_and_pack(stepped.spec, fed.vectors, spec, context.epoch_specs)
             return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
         port = self._read_port(plan, number, fed)
         if port is None:
@@ -423,7 +427,7 @@ class _Lowering:
         return reads_user_functions(plan.node) or calls_user_functions(fed.port.node, leaves)
 
 
-def _passed(item: StructField, kept: set[str]) -> str:
+def _passed(item: StructField, hidden: set[str]) -> str:
     """A column of what goes around a stage: hidden ones are kept."""
-    value = item.name if item.name in kept else "NULL"
+    value = item.name if item.name in hidden else "NULL"
     return f"CAST({value} AS {item.dataType.simpleString()}) AS {quoted(item.name)}"

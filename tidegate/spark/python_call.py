@@ -22,12 +22,12 @@ def checked(
 
     def called(*arrays: Any) -> Any:
         try:
-            given = [call(*row) for row in _rows(arrays)] if scalar else call(*arrays)
+            result = [call(*row) for row in _rows(arrays)] if scalar else call(*arrays)
         except Exception as error:
             raise _failed(name, call, error) from error
         if scalar:
-            return _made(name, given, kind, declared)
-        return _fitting(name, given, len(arrays[0]), kind, declared)
+            return _made(name, result, kind, declared)
+        return _fitting(name, result, len(arrays[0]), kind, declared)
 
     return called
 
@@ -46,8 +46,8 @@ def of_rows_only(called: Callable[..., Any], kind: pa.DataType) -> Callable[...,
         if rows == 0:
             return pa.nulls(len(mask), kind)
         result = called(*(array.filter(mask) for array in arrays))
-        places = pc.subtract(pc.cumulative_sum(pc.cast(mask, pa.int64())), 1)
-        return result.take(pc.if_else(mask, places, pa.scalar(None, pa.int64())))
+        positions = pc.subtract(pc.cumulative_sum(pc.cast(mask, pa.int64())), 1)
+        return result.take(pc.if_else(mask, positions, pa.scalar(None, pa.int64())))
 
     return of_rows
 
@@ -62,18 +62,18 @@ def _made(name: str, values: list[Any], kind: pa.DataType, declared: str) -> pa.
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RunError(
             "TG-510",
-            f"the function {name} gave a value that is no {declared}: {_told(error)}",
+            f"the function {name} gave a value that is no {declared}: {_error_text(error)}",
             hint=f"return a value of {declared} or None, or declare another type.",
         ) from error
 
 
-def _fitting(name: str, given: Any, rows: int, kind: pa.DataType, declared: str) -> pa.Array:
+def _fitting(name: str, value: Any, rows: int, kind: pa.DataType, declared: str) -> pa.Array:
     """What a function gave, if there is a value of the declared type for each row."""
-    result = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    result = value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
     if not isinstance(result, pa.Array):
         raise RunError(
             "TG-510",
-            f"the function {name} gave a {type(given).__name__}, not an Arrow array",
+            f"the function {name} gave a {type(value).__name__}, not an Arrow array",
             hint="it gets pyarrow arrays and returns one; a function of single values is declared "
             "with scalar=True.",
         )
@@ -94,10 +94,10 @@ def _fitting(name: str, given: Any, rows: int, kind: pa.DataType, declared: str)
     return result.cast(kind)
 
 
-def _is_spelling(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_spelling(actual: pa.DataType, declared: pa.DataType) -> bool:
     """Whether one type is another form of the other: of texts, of bytes, of nothing at all."""
     same = [_is_text, _is_bytes, pa.types.is_nested]
-    return pa.types.is_null(given) or any(is_one(given) and is_one(wanted) for is_one in same)
+    return pa.types.is_null(actual) or any(is_one(actual) and is_one(declared) for is_one in same)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -112,12 +112,12 @@ def _failed(name: str, call: Callable[..., Any], error: Exception) -> RunError:
     where = _line(call, error)
     return RunError(
         "TG-510",
-        f"the function {name} failed: {type(error).__name__}: {_told(error)}{where}",
+        f"the function {name} failed: {type(error).__name__}: {_error_text(error)}{where}",
         hint="no data was lost; fix the function and restart. NULL is passed as None.",
     )
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """A message on one line."""
     text = " ".join(str(error).split())
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
@@ -127,5 +127,11 @@ def _line(call: Callable[..., Any], error: Exception) -> str:
     """Where it was in the text of the function."""
     code = getattr(call, "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    function_frames = [
+        frame for frame in frames if code is not None and frame.filename == code.co_filename
+    ]
+    return (
+        f" ({Path(function_frames[-1].filename).name}, line {function_frames[-1].lineno})"
+        if function_frames
+        else ""
+    )

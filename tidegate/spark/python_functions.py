@@ -34,17 +34,17 @@ def register(spark: SparkSession, function: Function) -> None:
     assert isinstance(schema, StructType), "a column is a struct"
     kind = to_arrow_schema(schema, timezone="UTC").field(0).type
     called = checked(function.name, code.call, code.scalar, kind, function.returns)
-    for name, wanted in (
+    for name, implementation in (
         (function.registered, called),
         (for_rows_only(function.registered), of_rows_only(called, kind)),
     ):
         with warnings.catch_warnings():
             # Spark would rather read hints, which functions of any number of arrays do not have.
             warnings.simplefilter("ignore", UserWarning)
-            made = F.arrow_udf(wanted, schema.fields[0].dataType, F.ArrowUDFType.SCALAR)
-        made = made if code.deterministic else made.asNondeterministic()
+            udf = F.arrow_udf(implementation, schema.fields[0].dataType, F.ArrowUDFType.SCALAR)
+        udf = udf if code.deterministic else udf.asNondeterministic()
         with _sent_along(code.call):
-            spark.udf.register(name, made)
+            spark.udf.register(name, udf)
 
 
 def unregister(spark: SparkSession, names: Iterable[str]) -> None:
@@ -61,8 +61,12 @@ def _sent_along(call: Any) -> Iterator[None]:
     module = sys.modules.get(getattr(call, "__module__", None) or "")
     file = getattr(module, "__file__", None)
     installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    own = file is not None and not any(file.startswith(path) for path in installed)
-    if module is None or not own or module.__name__ in cloudpickle.list_registry_pickle_by_value():
+    is_local = file is not None and not any(file.startswith(path) for path in installed)
+    if (
+        module is None
+        or not is_local
+        or module.__name__ in cloudpickle.list_registry_pickle_by_value()
+    ):
         yield
         return
     cloudpickle.register_pickle_by_value(module)

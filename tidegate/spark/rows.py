@@ -110,9 +110,9 @@ def _columns_of_rows(source: Target, schema: pa.Schema, rows: Sequence[Any]) -> 
 
 
 def _require_known(source: Target, schema: pa.Schema, columns: Mapping[str, Any]) -> None:
-    known = {name.lower() for name in schema.names}
+    names = {name.lower() for name in schema.names}
     for name in columns:
-        if name not in known:
+        if name not in names:
             raise RunError(
                 "TG-309",
                 f"{source.name} has no column {name} to insert into",
@@ -181,11 +181,11 @@ def _nested(value: Any, kind: pa.DataType) -> Any:
         fields = [kind.field(index) for index in range(kind.num_fields)]
         if not isinstance(value, Mapping):
             value = dict(zip([field.name for field in fields], value, strict=True))
-        given = {name.lower(): item for name, item in value.items()}
-        unknown = sorted(set(given) - {field.name.lower() for field in fields})
-        if unknown or len(given) != len(value):
+        items = {name.lower(): item for name, item in value.items()}
+        unknown = sorted(set(items) - {field.name.lower() for field in fields})
+        if unknown or len(items) != len(value):
             raise ValueError(f"fields that are not there once: {', '.join(unknown or value)}")
-        return {f.name: _value(given.get(f.name.lower()), f.type) for f in fields}
+        return {f.name: _value(items.get(f.name.lower()), f.type) for f in fields}
     return value
 
 
@@ -224,8 +224,10 @@ def rows_of_insert(
                 f"{len(frame.columns)} values for {len(columns)} columns: {', '.join(columns)}",
             )
         casts = [
-            f"CAST({quoted(given)} AS {kind}) AS {quoted(wanted)}"
-            for given, wanted, kind in zip(_unique(frame.columns), columns, kinds, strict=True)
+            f"CAST({quoted(source_column)} AS {kind}) AS {quoted(column)}"
+            for source_column, column, kind in zip(
+                _unique(frame.columns), columns, kinds, strict=True
+            )
         ]
         return to_table(source, frame.toDF(*_unique(frame.columns)).selectExpr(*casts).toArrow())
     except PySparkException as error:

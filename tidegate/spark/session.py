@@ -109,18 +109,18 @@ def own_session(
     """Start Spark, or join the one this process already has; its noise goes to the log file."""
     if (master or "").startswith("sc:") or "SPARK_REMOTE" in os.environ:
         raise _connect_rejected()
-    given = dict(conf or {})
-    _require_free(given)
+    settings = dict(conf or {})
+    _require_free(settings)
     if SparkContext._active_spark_context is not None:
-        return _joined(master, given)
+        return _joined(master, settings)
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master or "local[*]")
     local = master is None or master.startswith("local")
-    ours = {**BUILD_CONF, **SESSION_CONF, **(LOCAL_CONF if local else {})}
-    for key, value in {**ours, **given}.items():
-        if local or key in given or not key.startswith("spark.driver."):
+    defaults = {**BUILD_CONF, **SESSION_CONF, **(LOCAL_CONF if local else {})}
+    for key, value in {**defaults, **settings}.items():
+        if local or key in settings or not key.startswith("spark.driver."):
             builder = builder.config(key, value)
     try:
         with _stderr_to(log_file), _own_interrupts():
@@ -153,28 +153,28 @@ def _own_interrupts() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _joined(master: str | None, given: Mapping[str, str]) -> SparkSession:
+def _joined(master: str | None, settings: Mapping[str, str]) -> SparkSession:
     """The Spark that this process has already is as good as one that was lent."""
-    there = SparkSession.builder.getOrCreate()
-    running = there.sparkContext.master
+    session = SparkSession.builder.getOrCreate()
+    running = session.sparkContext.master
     if master is not None and not master.startswith("local") and running != master:
         raise RunError(
             "TG-506",
             f"Spark runs in this process already, on {running}",
             hint="stop it first, or start another process for the cluster.",
         )
-    if given:
+    if settings:
         raise RunError(
             "TG-506",
-            f"Spark runs in this process already, without {', '.join(given)}",
+            f"Spark runs in this process already, without {', '.join(settings)}",
             hint="give it these settings when it is started.",
         )
-    return borrowed_session(there)
+    return borrowed_session(session)
 
 
-def _require_free(given: Mapping[str, str]) -> None:
+def _require_free(settings: Mapping[str, str]) -> None:
     """Set the SQL configuration that determines the meaning of queries."""
-    for key in given:
+    for key in settings:
         if key.startswith("spark.sql.") and not key.startswith(_KEPT):
             raise RunError(
                 "TG-207",
@@ -206,8 +206,8 @@ def _configured(spark: SparkSession) -> SparkSession:
     logging.getLogger("SQLQueryContextLogger").disabled = True
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     for key in spark.conf.getAll:
-        ours = key.startswith("spark.sql.") and not key.startswith(_KEPT)
-        if ours and spark.conf.isModifiable(key):
+        is_fixed = key.startswith("spark.sql.") and not key.startswith(_KEPT)
+        if is_fixed and spark.conf.isModifiable(key):
             spark.conf.unset(key)
     local = (spark.sparkContext.master or "").startswith("local")
     for key, value in {**SESSION_CONF, **({} if local else CLUSTER_CONF)}.items():
@@ -251,12 +251,12 @@ def _stderr_to(log_file: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     with log_file.open("ab") as log:
-        kept = [(fd, os.dup(fd)) for fd in (1, 2)]
+        saved = [(fd, os.dup(fd)) for fd in (1, 2)]
         try:
-            for fd, _ in kept:
+            for fd, _ in saved:
                 os.dup2(log.fileno(), fd)
             yield
         finally:
-            for fd, copy in kept:
+            for fd, copy in saved:
                 os.dup2(copy, fd)
                 os.close(copy)

@@ -24,7 +24,7 @@ from tidegate.spark.tasks.protocol import (
     keep_what_is_loaded,
     task_number,
 )
-from tidegate.spark.tasks.read import Place
+from tidegate.spark.tasks.read import RangeKey
 from tidegate.spark.tasks.shuffle import Batches
 from tidegate.spark.tasks.step import StepSpec
 from tidegate.state.codec import table_from_bytes, table_to_bytes
@@ -44,13 +44,13 @@ class SharedOperator:
 
     id: int
     keys: tuple[str, ...]
-    streams: Told
+    streams: StreamNames
     # The stream and number of the operator that is stepped for all.
     first: tuple[str, int]
 
 
 # The streams that record counts are attributed to.
-Told = tuple[str, ...]
+StreamNames = tuple[str, ...]
 # By stream in lower case, and number there.
 SharedOperators = Mapping[tuple[str, int], SharedOperator]
 
@@ -73,12 +73,12 @@ class ReceiveSpec:
                 yield from (table if self.passes else _ticks_only(table)).to_batches()
 
 
-def sender(spec: StepSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
+def sender(spec: StepSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow: a step whose rows become blobs."""
 
     def send(batches: Batches) -> Batches:
         task = pa.array([task_number()], pa.int32())
-        for batch in spec.rows(place.read(), batches):
+        for batch in spec.rows(epoch_specs.read(), batches):
             for part in _parts(batch):
                 data = pa.array([table_to_bytes(part)], pa.binary())
                 yield pa.record_batch([task, data], names=["task", "data"])
@@ -103,26 +103,26 @@ def _ticks_only(table: pa.Table) -> pa.Table:
 
 
 def read_scans(
-    stream: str, leaves: Sequence[LeafPlan], shared: SharedOperators, told: Told
-) -> Iterator[tuple[ScanPlan, Told]]:
+    stream: str, leaves: Sequence[LeafPlan], shared: SharedOperators, stream_names: StreamNames
+) -> Iterator[tuple[ScanPlan, StreamNames]]:
     """The scans of a stream, each with the streams that its record counts are attributed to."""
     for leaf in leaves:
         if isinstance(leaf, ScanPlan):
-            yield leaf, told
+            yield leaf, stream_names
         elif isinstance(leaf, EnrichPlan):
-            yield from read_scans(stream, leaf.leaves, shared, told)
+            yield from read_scans(stream, leaf.leaves, shared, stream_names)
         else:
-            yield from _scans_below(stream, leaf, shared, told)
+            yield from _scans_below(stream, leaf, shared, stream_names)
 
 
 def _scans_below(
-    stream: str, plan: OperatorPlan, shared: SharedOperators, told: Told
-) -> Iterator[tuple[ScanPlan, Told]]:
+    stream: str, plan: OperatorPlan, shared: SharedOperators, stream_names: StreamNames
+) -> Iterator[tuple[ScanPlan, StreamNames]]:
     one = shared.get((stream.lower(), plan.number))
     if one is not None and one.first != (stream.lower(), plan.number):
         return
     for fed in plan.ports:
-        yield from read_scans(stream, fed.leaves, shared, one.streams if one else told)
+        yield from read_scans(stream, fed.leaves, shared, one.streams if one else stream_names)
 
 
 # ---- Sources that several scans of a pipeline read alike: their records are decoded once per
@@ -143,41 +143,41 @@ class SharedScan:
 
 
 def shared_scans(
-    scans: Iterable[tuple[str, ScanPlan, Told]],
-    alike: Sequence[Sequence[Place]],
-    asked: Callable[[ScanPlan], tuple[Source, Read]],
+    scans: Iterable[tuple[str, ScanPlan, StreamNames]],
+    alike: Sequence[Sequence[RangeKey]],
+    source_of: Callable[[ScanPlan], tuple[Source, Read]],
     sources: Mapping[str, SourceConnector],
-) -> dict[Place, SharedScan]:
+) -> dict[RangeKey, SharedScan]:
     """Which scans are one; `alike` are streams whose ranges of a source are the same.
 
     Each scan has its stream, and the streams that its counts are attributed to.
     """
-    found: dict[Place, list[tuple[Told, ScanPlan, Read]]] = {}
-    by_spark: set[Place] = set()
-    for stream, scan, told in scans:
+    scans_by_range: dict[RangeKey, list[tuple[StreamNames, ScanPlan, Read]]] = {}
+    by_spark: set[RangeKey] = set()
+    for stream, scan, stream_names in scans:
         if scan.late_of is None:
-            source, read = asked(scan)
-            place = (stream.lower(), source.name.lower())
-            found.setdefault(place, []).append((told, scan, read))
+            source, read = source_of(scan)
+            range_key = (stream.lower(), source.name.lower())
+            scans_by_range.setdefault(range_key, []).append((stream_names, scan, read))
             if sources[source.name.lower()].direct(read) is None:
-                by_spark.add(place)
-    shared: dict[Place, SharedScan] = {}
+                by_spark.add(range_key)
+    shared: dict[RangeKey, SharedScan] = {}
     for group, partitioned in product(alike, (True, False)):
         # Where Spark decodes for one scan of a stream, it does so for all of them.
-        places = [
-            place
-            for place in group
-            if place in by_spark
-            and {scan.partitioned for _, scan, _ in found[place]} == {partitioned}
+        range_keys = [
+            range_key
+            for range_key in group
+            if range_key in by_spark
+            and {scan.partitioned for _, scan, _ in scans_by_range[range_key]} == {partitioned}
         ]
-        together = [item for place in places for item in found[place]]
+        members = [item for range_key in range_keys for item in scans_by_range[range_key]]
         # The partitions of a source with partition watermarks are reported to one origin.
-        origins = {scan.index for _, scan, _ in together if partitioned}
-        if len(together) > 1 and len(origins) < 2:
-            read = merged([read for _, _, read in together])
-            streams = tuple(stream for told, _, _ in together for stream in told)
-            one = SharedScan(places[0][0], read, streams)
-            shared |= dict.fromkeys(places, one)
+        origins = {scan.index for _, scan, _ in members if partitioned}
+        if len(members) > 1 and len(origins) < 2:
+            read = merged([read for _, _, read in members])
+            streams = tuple(stream for stream_names, _, _ in members for stream in stream_names)
+            one = SharedScan(range_keys[0][0], read, streams)
+            shared |= dict.fromkeys(range_keys, one)
     return shared
 
 

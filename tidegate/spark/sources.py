@@ -100,8 +100,10 @@ _HIDDEN = (*_ABOUT_RECORDS, FAILED, *ARRIVAL, PARTITION)
 def source_frame(source: Source, raw: DataFrame) -> DataFrame:
     """The raw frame of a connector with the computed columns added, in declared order."""
     frame = with_computed(source, raw)
-    own = {name.lower() for name in raw.columns}
-    columns = [quoted(c.name) for c in source.columns if c.computed or c.name.lower() in own]
+    raw_columns = {name.lower() for name in raw.columns}
+    columns = [
+        quoted(c.name) for c in source.columns if c.computed or c.name.lower() in raw_columns
+    ]
     if source.options["changelog"]:
         columns.append(OP)
     columns += [name for name in (*_HIDDEN, CONTROL, NOW) if name in frame.columns]
@@ -114,7 +116,7 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     A malformed record is kept, but not selected, so that it is counted.
     """
     bad = is_bad(source, frame)
-    side = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
+    control = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
     is_row = f"{CONTROL} IS NULL" if CONTROL in frame.columns else "true"
     if bad is not None:
         frame = frame.selectExpr("*", f"{is_row} AND ({bad}) AS {_BAD}")
@@ -123,7 +125,7 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
         f"{_origin(scan, frame)} AS {ORIGIN}",
         f"{scan.mark(_BAD if bad is not None else None)} AS {EVENT_TIME}",
         f"{is_row} AS {SELECTED}",
-        f"{side} AS {CONTROL}",
+        f"{control} AS {CONTROL}",
     ]
     return frame.selectExpr(*scan.columns, *hidden, *_carried(scan, frame))
 
@@ -142,21 +144,21 @@ def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     if BAD_RECORD in frame.columns:
         record = f"coalesce({BAD_RECORD}, {record})"
     cases = _bad_cases(source, frame)
-    side = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
-    told = frame.selectExpr(
+    control = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
+    letters = frame.selectExpr(
         f"{text_literal(source.name)} AS source",
         f"{_choice([(case.test, case.reason) for case in cases])} AS reason",
         f"make_valid_utf8({record}) AS record",
         f"{_choice([(case.test, case.column) for case in cases])} AS column_name",
         _if_there(frame, RECORD_FILE, "file", "STRING"),
         _if_there(frame, RECORD_LINE, "line", "BIGINT"),
-        f"{side} AS {CONTROL}",
+        f"{control} AS {CONTROL}",
         *_carried(scan, frame),
     ).where(f"reason IS NOT NULL OR {CONTROL} IS NOT NULL")
     hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {EVENT_TIME}"]
     hidden += [f"{CONTROL} IS NULL AS {SELECTED}", CONTROL]
     carried = [item.rpartition(" AS ")[2] for item in _carried(scan, frame)]
-    return told.selectExpr(*scan.columns, *hidden, *carried)
+    return letters.selectExpr(*scan.columns, *hidden, *carried)
 
 
 def bad_reasons(source: Source, frame: DataFrame) -> DataFrame:
@@ -167,14 +169,14 @@ def bad_reasons(source: Source, frame: DataFrame) -> DataFrame:
 
 def _carried(scan: ScanPlan, frame: DataFrame) -> list[str]:
     """Where rows stood, and what time it is, for those who ask."""
-    found: list[str] = []
+    columns: list[str] = []
     if scan.arrival:
-        known = ARRIVAL_FILE in frame.columns
-        found.append(f"{ARRIVAL_FILE if known else repr('')} AS {ARRIVAL_FILE}")
-        found.append(f"{ARRIVAL_ROW if known else '0L'} AS {ARRIVAL_ROW}")
+        has_arrival = ARRIVAL_FILE in frame.columns
+        columns.append(f"{ARRIVAL_FILE if has_arrival else repr('')} AS {ARRIVAL_FILE}")
+        columns.append(f"{ARRIVAL_ROW if has_arrival else '0L'} AS {ARRIVAL_ROW}")
     if scan.clocked:
-        found.append(f"{NOW} AS {NOW}")
-    return found
+        columns.append(f"{NOW} AS {NOW}")
+    return columns
 
 
 def _choice(cases: list[tuple[str, str]]) -> str:
@@ -203,9 +205,11 @@ def is_bad(source: Source, frame: DataFrame) -> str | None:
 def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
     cases: list[_BadCase] = []
     if BAD_RECORD in frame.columns:
-        known = BAD_REASON in frame.columns
-        reason = BAD_REASON if known else "'not a readable record'"
-        cases.append(_BadCase(f"{BAD_RECORD} IS NOT NULL", reason, BAD_COLUMN if known else "NULL"))
+        has_reason = BAD_REASON in frame.columns
+        reason = BAD_REASON if has_reason else "'not a readable record'"
+        cases.append(
+            _BadCase(f"{BAD_RECORD} IS NOT NULL", reason, BAD_COLUMN if has_reason else "NULL")
+        )
     if FAILED in frame.columns:
         reasons = [
             (f"{FAILED} = {text_literal(c.name)}", _cannot_be_computed(source, c))

@@ -42,7 +42,7 @@ class LateRowsFrame:
 
     @property
     def own(self) -> list[str]:
-        return [_column(place) for place, _ in enumerate(self.schema)]
+        return [_column(index) for index, _ in enumerate(self.schema)]
 
 
 def with_late(
@@ -50,7 +50,7 @@ def with_late(
     late: pa.Schema,
     names: tuple[str, ...],
     readers: tuple[str, ...],
-    place: EpochSpecStore,
+    epoch_specs: EpochSpecStore,
 ) -> LateRowsFrame:
     """Late rows as rows of columns of their own, so that SQL can be made of them.
 
@@ -59,25 +59,31 @@ def with_late(
     fields = [pa.field(_column(number), f.type) for number, f in enumerate(late)]
     hidden = [pa.field(_NOW, pa.int64()), pa.field(IS_LATE, pa.bool_())]
     # A late row has none of the columns of the stream, also of those that are never NULL in it.
-    given = [field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")]
-    whole = pa.schema([*given, *fields, *hidden])
+    stream_fields = [
+        field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")
+    ]
+    whole = pa.schema([*stream_fields, *fields, *hidden])
 
     def unpack(batches: Batches) -> Batches:
-        now_us = place.read().now_us
+        now_us = epoch_specs.read().now_us
         count = 0
         for batch in batches:
             control = ControlMessages()
             control.add(pa.chunked_array([batch.column(batch.schema.get_field_index(CONTROL))]))
-            own = dict(zip(batch.schema.names, batch.columns, strict=True))
-            own[IS_LATE] = pa.repeat(pa.scalar(False), batch.num_rows)
-            yield filled(own, batch.num_rows, whole)
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns[IS_LATE] = pa.repeat(pa.scalar(False), batch.num_rows)
+            yield filled(columns, batch.num_rows, whole)
             for data in control.late:
                 for rows in table_from_bytes(data, late).to_batches():
                     count += rows.num_rows
-                    known = dict(zip((f.name for f in fields), rows.columns, strict=True))
-                    yield filled(known | _turned_off(rows.num_rows, now_us), rows.num_rows, whole)
+                    late_columns = dict(zip((f.name for f in fields), rows.columns, strict=True))
+                    yield filled(
+                        late_columns | _hidden_late_columns(rows.num_rows, now_us),
+                        rows.num_rows,
+                        whole,
+                    )
         if count and readers:
-            yield _told(readers, count, whole)
+            yield _late_report(readers, count, whole)
 
     kinds = zip(names, late, strict=True)
     schema = pa.schema([pa.field(name, field.type) for name, field in kinds])
@@ -89,8 +95,12 @@ def late_scan(scan: ScanPlan, late: LateRowsFrame) -> DataFrame:
 
     They have no watermark: they come behind that of the stream they were too late for.
     """
-    own = {name.lower(): column for name, column in zip(late.schema.names, late.own, strict=True)}
-    columns = [f"{own[item.name.lower()]} AS {quoted(item.id)}" for item in scan.node.fields]
+    late_columns = {
+        name.lower(): column for name, column in zip(late.schema.names, late.own, strict=True)
+    }
+    columns = [
+        f"{late_columns[item.name.lower()]} AS {quoted(item.id)}" for item in scan.node.fields
+    ]
     hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {EVENT_TIME}"]
     hidden += [f"true AS {SELECTED}", f"CAST(NULL AS BINARY) AS {CONTROL}"]
     if scan.arrival:
@@ -100,7 +110,7 @@ def late_scan(scan: ScanPlan, late: LateRowsFrame) -> DataFrame:
     return late.frame.where(IS_LATE).selectExpr(*columns, *hidden)
 
 
-def _turned_off(count: int, now_us: int) -> dict[str, Any]:
+def _hidden_late_columns(count: int, now_us: int) -> dict[str, Any]:
     return {
         IS_LATE: pa.repeat(pa.scalar(True), count),
         SELECTED: pa.repeat(pa.scalar(False), count),
@@ -108,43 +118,45 @@ def _turned_off(count: int, now_us: int) -> dict[str, Any]:
     }
 
 
-def _told(readers: tuple[str, ...], count: int, whole: pa.Schema) -> pa.RecordBatch:
+def _late_report(readers: tuple[str, ...], count: int, whole: pa.Schema) -> pa.RecordBatch:
     report = report_bytes({"streams": readers, "rows": count})
     off = pa.array([False])
     return filled({CONTROL: pa.array([report], pa.binary()), SELECTED: off, IS_LATE: off}, 1, whole)
 
 
-def filled(given: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:
+def filled(columns: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:
     """A batch with what is given, and NULL in all other columns."""
-    columns = [given.get(field.name, pa.nulls(count, field.type)) for field in whole]
-    return pa.record_batch(columns, schema=whole)
+    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in whole]
+    return pa.record_batch(arrays, schema=whole)
 
 
-def _column(place: int) -> str:
-    return f"_tg_late_{place}"
+def _column(index: int) -> str:
+    return f"_tg_late_{index}"
 
 
 # ---- Dead letters of a stream as rows of a frame, for the sinks that take them.
 
 IS_FAILED = "_tg_is_failed"
 FAILED_SCHEMA = pa.schema([pa.field(name, pa.string()) for name in LETTER_COLUMNS])
-FAILED_OWN = [f"_tg_failed_{name}" for name in LETTER_COLUMNS]
+FAILED_COLUMNS = [f"_tg_failed_{name}" for name in LETTER_COLUMNS]
 
 
 def with_failed(frame: DataFrame) -> DataFrame:
     """The frame with the letters that pass on the side of its rows, turned off, as rows."""
-    own = [pa.field(name, pa.string()) for name in FAILED_OWN]
+    letter_fields = [pa.field(name, pa.string()) for name in FAILED_COLUMNS]
     # A letter has nothing in the columns of rows, whether those may be NULL or not.
-    given = [field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")]
-    whole = pa.schema([*given, *own, pa.field(IS_FAILED, pa.bool_())])
+    stream_fields = [
+        field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")
+    ]
+    whole = pa.schema([*stream_fields, *letter_fields, pa.field(IS_FAILED, pa.bool_())])
 
     def unpack(batches: Batches) -> Batches:
         for batch in batches:
             control = ControlMessages()
             control.add(pa.chunked_array([batch.column(batch.schema.get_field_index(CONTROL))]))
-            known = dict(zip(batch.schema.names, batch.columns, strict=True))
-            known[IS_FAILED] = pa.repeat(pa.scalar(False), batch.num_rows)
-            yield filled(known, batch.num_rows, whole)
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns[IS_FAILED] = pa.repeat(pa.scalar(False), batch.num_rows)
+            yield filled(columns, batch.num_rows, whole)
             if control.failed:
                 yield filled(_letters(control.failed), len(control.failed), whole)
 
@@ -154,8 +166,8 @@ def with_failed(frame: DataFrame) -> DataFrame:
 def _letters(failed: list[bytes]) -> dict[str, pa.Array]:
     letters = [json.loads(item) for item in failed]
     columns = {
-        own: pa.array([letter.get(name) for letter in letters], pa.string())
-        for own, name in zip(FAILED_OWN, LETTER_COLUMNS, strict=True)
+        column: pa.array([letter.get(name) for letter in letters], pa.string())
+        for column, name in zip(FAILED_COLUMNS, LETTER_COLUMNS, strict=True)
     }
     columns[IS_FAILED] = pa.repeat(pa.scalar(True), len(letters))
     columns[SELECTED] = pa.repeat(pa.scalar(False), len(letters))

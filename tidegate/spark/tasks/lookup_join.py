@@ -30,11 +30,11 @@ class EnrichSpec:
     output: pa.Schema
 
 
-def enriching(spec: EnrichSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
+def enriching(spec: EnrichSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
     """Return the function for mapInArrow."""
 
     def enrich(batches: Batches) -> Batches:
-        epoch_spec = place.read()
+        epoch_spec = epoch_specs.read()
         answers: LookupReader | None = None
         for batch in batches:
             if answers is None:
@@ -49,19 +49,20 @@ def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, answers: LookupReader) ->
     asks = batch.column(SELECTED)
     for key in spec.keys:
         asks = pc.and_(asks, pc.is_valid(batch.column(key)))
-    asked = np.flatnonzero(asks.to_numpy(zero_copy_only=False))
-    passed = [batch.column(name) for name in spec.output.names[:-1]]
-    kind = spec.output.field(len(passed)).type
-    places = pa.array(asked)
-    keys = [batch.column(key).take(places) for key in spec.keys]
-    found = answers.find(keys) if len(asked) else _nothing(kind)
+    row_indexes = np.flatnonzero(asks.to_numpy(zero_copy_only=False))
+    input_columns = [batch.column(name) for name in spec.output.names[:-1]]
+    kind = spec.output.field(len(input_columns)).type
+    row_positions = pa.array(row_indexes)
+    keys = [batch.column(key).take(row_positions) for key in spec.keys]
+    result = answers.find(keys) if len(row_indexes) else _nothing(kind)
     return pa.record_batch(
-        [*passed, to_list_array(found, asked, batch.num_rows, kind)], schema=spec.output
+        [*input_columns, to_list_array(result, row_indexes, batch.num_rows, kind)],
+        schema=spec.output,
     )
 
 
 def _nothing(kind: pa.DataType) -> LookupResult:
     rows = kind.value_type
-    empty = [pa.array([], rows.field(place).type) for place in range(rows.num_fields)]
-    names = [rows.field(place).name for place in range(rows.num_fields)]
+    empty = [pa.array([], rows.field(index).type) for index in range(rows.num_fields)]
+    names = [rows.field(index).name for index in range(rows.num_fields)]
     return LookupResult(pa.table(empty, names=names), np.zeros(0, np.int64), np.zeros(0, np.int64))

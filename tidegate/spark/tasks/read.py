@@ -69,7 +69,7 @@ class DirectScan:
     read: Read
     reader: SplitReader
     # The stream and the source, in lower case.
-    place: tuple[str, str]
+    range_key: tuple[str, str]
     # The streams that the number of records is attributed to.
     streams: tuple[str, ...]
     index: int
@@ -84,7 +84,7 @@ class DirectScan:
     @property
     def split(self) -> str:
         """Its name in orders."""
-        return "/".join(self.place)
+        return "/".join(self.range_key)
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -144,11 +144,11 @@ class DirectScan:
             if self.max_future_us is not None:
                 late = pc.greater(mark, pa.scalar(now_us + self.max_future_us, pa.int64()))
                 tests.append(pc.fill_null(late, False))
-        found = [test for test in tests if pc.any(test).as_py()]
-        if not found:
+        failures = [test for test in tests if pc.any(test).as_py()]
+        if not failures:
             return mark, None
-        bad = found[0]
-        for test in found[1:]:
+        bad = failures[0]
+        for test in failures[1:]:
             bad = pc.or_(bad, test)
         return pc.if_else(bad, pa.scalar(INVALID_TIME, pa.int64()), mark), bad
 
@@ -158,7 +158,7 @@ def _array(value: Any, count: int) -> pa.Array:
 
 
 # A stream and a source, in lower case.
-Place = tuple[str, str]
+RangeKey = tuple[str, str]
 # What a packer may hold at least, however many there are.
 _LEAST_BYTES = 8 << 20
 
@@ -169,7 +169,7 @@ class Taker(Protocol):
     def add(self, batch: pa.RecordBatch) -> Batches:
         """Buffer rows; flush when the buffer is full."""
 
-    def tell(self, report: bytes) -> None:
+    def add_report(self, report: bytes) -> None:
         """Send a report to the driver."""
 
     def finish(self) -> Batches:
@@ -218,7 +218,7 @@ class _SinkBuffer:
         self.work.add(pa.Table.from_batches([batch]))
         return iter(())
 
-    def tell(self, report: bytes) -> None:
+    def add_report(self, report: bytes) -> None:
         self.work.control.reports.append(report[1:])
 
     def finish(self) -> Batches:
@@ -258,20 +258,22 @@ class ReadRange:
                         rows = each.scan.scanned(batch, epoch_spec.now_us, judged)
                         yield from taker.add(each.stage.apply(rows, each.hidden))
             if records:
-                told = [stream for each in self.readers for stream in each.scan.streams]
-                about = {"streams": told, "source": first.split, "task": task, "rows": records}
-                takers[0][1].tell(report_bytes(about))
+                streams = [stream for each in self.readers for stream in each.scan.streams]
+                about = {"streams": streams, "source": first.split, "task": task, "rows": records}
+                takers[0][1].add_report(report_bytes(about))
         for _, taker in takers:
             yield from taker.finish()
 
 
-def reading(ranges: Sequence[ReadRange], place: EpochSpecStore) -> Callable[[Batches], Batches]:
+def reading(
+    ranges: Sequence[ReadRange], epoch_specs: EpochSpecStore
+) -> Callable[[Batches], Batches]:
     """Return the function for mapInArrow: rows for a shuffle, or reports of streams without
     operators.
     """
 
     def run(batches: Batches) -> Batches:
-        epoch_spec = place.read()
+        epoch_spec = epoch_specs.read()
         tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
         for each in ranges:
             yield from each.run(epoch_spec, tasks)
@@ -282,23 +284,23 @@ def reading(ranges: Sequence[ReadRange], place: EpochSpecStore) -> Callable[[Bat
 
 def ranges_of(
     readers: Iterable[Reader],
-    first_of: Mapping[Place, Place],
+    first_of: Mapping[RangeKey, RangeKey],
     reader_of: Callable[[Sequence[DirectScan]], SplitReader | None],
 ) -> tuple[ReadRange, ...]:
     """Group readers by range; `first_of` maps (stream, source) to the first one with the same
     range.
     """
-    found: dict[Place, list[Reader]] = {}
+    groups: dict[RangeKey, list[Reader]] = {}
     for each in readers:
-        place = each.scan.place
-        found.setdefault(first_of.get(place, place), []).append(each)
+        range_key = each.scan.range_key
+        groups.setdefault(first_of.get(range_key, range_key), []).append(each)
     ranges: list[ReadRange] = []
-    for place, together in found.items():
-        reader = reader_of([each.scan for each in together])
+    for range_key, group in groups.items():
+        reader = reader_of([each.scan for each in group])
         if reader is None:
-            ranges += [ReadRange(each.scan.reader, (each,)) for each in together]
+            ranges += [ReadRange(each.scan.reader, (each,)) for each in group]
             continue
-        same = tuple(replace(each, scan=replace(each.scan, place=place)) for each in together)
+        same = tuple(replace(each, scan=replace(each.scan, range_key=range_key)) for each in group)
         ranges.append(ReadRange(reader, same))
     return tuple(ranges)
 
@@ -309,18 +311,18 @@ class Reading:
 
     ranges: tuple[ReadRange, ...] = ()
     # The numbers of operators in the shuffle.
-    members: dict[Hashable, int] = field(default_factory=dict)
+    operator_indexes: dict[Hashable, int] = field(default_factory=dict)
     # Streams, in lower case, whose rows are staged where they are read.
     streams: set[str] = field(default_factory=set)
     shuffled: DataFrame | None = None
 
-    def packed(self, member: int) -> DataFrame:
+    def packed(self, operator_index: int) -> DataFrame:
         """Return the shuffled rows of one operator."""
         assert self.shuffled is not None, "the ranges were read"
-        if len(set(self.members.values())) == 1:
+        if len(set(self.operator_indexes.values())) == 1:
             return self.shuffled
         # A plain comparison would be moved below the shuffle, and every reader had its own then.
-        return self.shuffled.where(f"if(spark_partition_id() < 0, -1, member) = {member}")
+        return self.shuffled.where(f"if(spark_partition_id() < 0, -1, member) = {operator_index}")
 
 
 # ---- The leaves of a frame: tasks read the shares of their order, and count what they read.
@@ -336,7 +338,7 @@ class ReadFrame:
     split: str
     # The streams that the number of records is attributed to.
     streams: tuple[str, ...]
-    place: EpochSpecStore
+    epoch_specs: EpochSpecStore
     tasks: int
     # The origin of the time of this scan, if its partitions have watermarks of their own.
     origin: int | None = None
@@ -350,11 +352,11 @@ class ReadFrame:
 
     def counted(self, frame: DataFrame) -> DataFrame:
         """A frame with a note of how many rows it has, where readers cannot tell."""
-        known = to_arrow_schema(frame.schema, timezone="UTC")
+        frame_schema = to_arrow_schema(frame.schema, timezone="UTC")
         # A note has no columns but its own, whatever was declared NOT NULL.
-        schema = pa.schema([field.with_nullable(True) for field in known])
+        schema = pa.schema([field.with_nullable(True) for field in frame_schema])
         # Spark parses the names of columns that go to Python, and a name may hold anything.
-        plain = frame.toDF(*[f"c{place}" for place, _ in enumerate(schema)])
+        plain = frame.toDF(*[f"c{epoch_specs}" for epoch_specs, _ in enumerate(schema)])
         return plain.mapInArrow(_counting(self.streams, schema), from_arrow_schema(schema))
 
 
@@ -379,19 +381,19 @@ def _reading(
     reader: SplitReader, leaf: ReadFrame, schema: pa.Schema
 ) -> Callable[[Batches], Batches]:
     # What goes to tasks must not hold the session.
-    source, streams, place, origin = leaf.split, leaf.streams, leaf.place, leaf.origin
+    source, streams, epoch_specs, origin = leaf.split, leaf.streams, leaf.epoch_specs, leaf.origin
 
     def read(batches: Batches) -> Batches:
-        epoch_spec = place.read()
+        epoch_spec = epoch_specs.read()
         splits = epoch_spec.splits.get(source, [])
         for task in (task for batch in batches for task in batch.column(0).to_pylist()):
             records = 0
             if task == 0 and origin is not None and source in epoch_spec.partitions:
-                known = [
+                updates = [
                     WatermarkUpdate(origin, n, NO_ROWS_US)
                     for n in range(epoch_spec.partitions[source])
                 ]
-                yield _note_row(watermark_bytes(*known), schema)
+                yield _note_row(watermark_bytes(*updates), schema)
             for split in splits[task] if task < len(splits) else []:
                 for batch, count in reader.read(split):
                     records += count

@@ -78,18 +78,18 @@ class ShuffleSpec:
     # The operator in notes.
     key: str = ""
     # Its number among those that share a shuffle.
-    member: int = 0
+    operator_index: int = 0
 
     @cached_property
     def places(self) -> dict[int, tuple[int, ...]]:
         """Return all places of each origin: a tick of the origin is meant for every one of them."""
-        found: dict[int, tuple[int, ...]] = {}
-        for origin, place in self.local:
-            found[origin] = (*found.get(origin, ()), place)
-        return found
+        origin_ids: dict[int, tuple[int, ...]] = {}
+        for origin, origin_id in self.local:
+            origin_ids[origin] = (*origin_ids.get(origin, ()), origin_id)
+        return origin_ids
 
 
-def shuffle_writer(spec: ShuffleSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
+def shuffle_writer(spec: ShuffleSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow."""
 
     def pack(batches: Batches) -> Batches:
@@ -97,7 +97,7 @@ def shuffle_writer(spec: ShuffleSpec, place: EpochSpecStore) -> Callable[[Batche
 
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        work = ShuffleWriter(spec, task, place.read())
+        work = ShuffleWriter(spec, task, epoch_specs.read())
         for batch in batches:
             yield from work.add(batch)
         yield from work.finish()
@@ -140,13 +140,13 @@ class ShuffleWriter:
             if self.bytes > self.limit // 2:
                 yield self._blobs(b"", last=False)
 
-    def tell(self, report: bytes) -> None:
+    def add_report(self, report: bytes) -> None:
         """Pass a note on to the driver."""
         self.reports.append(report)
 
     def _pre_aggregate(self, batch: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([batch])
-        self._hear(table)
+        self._track_event_times(table)
         before = self.control.size
         self.control.add(table.column(CONTROL))
         self.bytes += self.control.size - before
@@ -155,12 +155,12 @@ class ShuffleWriter:
             table = table.filter(live)
         if not table.num_rows:
             return
-        part = self._grouped(table) if self.spec.grouped else self._lifted(table)
+        part = self._grouped(table) if self.spec.grouped else self._partials(table)
         if self.spec.hashed is not None:
-            part = tuple(_hashed(lifted, self.spec.hashed) for lifted in part)
+            part = tuple(_hashed(piece, self.spec.hashed) for piece in part)
         self._keep(part)
 
-    def _lifted(self, table: pa.Table) -> Tables:
+    def _partials(self, table: pa.Table) -> Tables:
         return self.spec.operator.pre_aggregate(self.spec.port, self._rows(table))
 
     def _grouped(self, table: pa.Table) -> Tables:
@@ -176,7 +176,7 @@ class ShuffleWriter:
 
     def _rows(self, table: pa.Table) -> pa.Table:
         """The columns that the operator knows; its panes are found here."""
-        columns = {own: table.column(name) for own, name in self.spec.columns}
+        columns = {operator_name: table.column(name) for operator_name, name in self.spec.columns}
         if PANE not in columns:
             columns[PANE] = _zeros(table.num_rows)
         elif self.spec.grid is not None:
@@ -200,7 +200,7 @@ class ShuffleWriter:
         # Shrinking again is only worth it once as much again has come.
         self.rows = 0
 
-    def _hear(self, table: pa.Table) -> None:
+    def _track_event_times(self, table: pa.Table) -> None:
         """The largest event time of each origin, and how many records were of no use."""
         marks = table.column(EVENT_TIME)
         least, most = pc.min_max(marks).as_py().values()
@@ -268,17 +268,21 @@ class ShuffleWriter:
         self.updates += self.control.updates
         self.parts, self.control, self.reports = [], ControlMessages(), []
         self.rows, self.bytes, self.sent = 0, 0, part + 1
-        return packed_rows(self.spec.member, self.task, part, updates, rows)
+        return packed_rows(self.spec.operator_index, self.task, part, updates, rows)
 
 
 def packed_rows(
-    member: int, task: int, part: int, updates: bytes, rows: Sequence[tuple[int, int, bytes | None]]
+    operator_index: int,
+    task: int,
+    part: int,
+    updates: bytes,
+    rows: Sequence[tuple[int, int, bytes | None]],
 ) -> pa.RecordBatch:
     """Rows of a shuffle: key groups, ports and blobs."""
     count = len(rows)
     return pa.record_batch(
         {
-            "member": pa.array([member] * count, pa.int32()),
+            "member": pa.array([operator_index] * count, pa.int32()),
             "kg": pa.array([row[0] for row in rows], pa.int32()),
             "port": pa.array([row[1] for row in rows], pa.int32()),
             "task": pa.array([task] * count, pa.int32()),

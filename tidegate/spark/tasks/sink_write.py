@@ -47,7 +47,7 @@ class StagingSpec:
     scans: bool
 
 
-def staging(spec: StagingSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
+def staging(spec: StagingSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow."""
 
     def stage(batches: Batches) -> Batches:
@@ -55,7 +55,7 @@ def staging(spec: StagingSpec, place: EpochSpecStore) -> Callable[[Batches], Bat
 
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        work = Staging(spec, place.read(), task)
+        work = Staging(spec, epoch_specs.read(), task)
         for batch in batches:
             if batch.num_rows:
                 work.add(pa.Table.from_batches([batch]))
@@ -81,7 +81,7 @@ class Staging:
     def add(self, table: pa.Table) -> None:
         self.control.add(table.column(CONTROL))
         if self.spec.scans:
-            self._hear(table)
+            self._track_event_times(table)
         for chosen in self.chosen:
             rows = table.filter(table.column(chosen))
             if rows.num_rows:
@@ -99,7 +99,7 @@ class Staging:
                 taken = table.select(list(sink.columns))
                 writer_factory.add(taken.rename_columns(list(sink.names)))
 
-    def _hear(self, table: pa.Table) -> None:
+    def _track_event_times(self, table: pa.Table) -> None:
         marks = table.column(EVENT_TIME)
         least, most = pc.min_max(marks).as_py().values()
         if least is None:
@@ -124,19 +124,19 @@ class Staging:
             {"sink": sink.name, "committables": writer_factory.finish()}
             for sink, writer_factory in self.writer_factories
         ]
-        own: dict[str, Any] = {"streams": [self.spec.stream], "out": self.rows}
+        stream_report: dict[str, Any] = {"streams": [self.spec.stream], "out": self.rows}
         if self.bad:
-            own["malformed"] = self.bad
+            stream_report["malformed"] = self.bad
         if self.control.failed:
-            own["failed"] = len(self.control.failed)
+            stream_report["failed"] = len(self.control.failed)
         if self.marks:
-            own["event_times_us"] = {
-                _place_name(number): mark for number, mark in self.marks.items()
+            stream_report["event_times_us"] = {
+                _origin_name(number): mark for number, mark in self.marks.items()
             }
-        return [report_bytes(report) for report in [*reports, own]]
+        return [report_bytes(report) for report in [*reports, stream_report]]
 
 
-def _place_name(number: int) -> str:
+def _origin_name(number: int) -> str:
     """The source that a number in ORIGIN stands for, and behind a / its partition, if not 0."""
     origin, partition = number & ((1 << PARTITION_SHIFT) - 1), number >> PARTITION_SHIFT
     return f"{origin}/{partition}" if partition else str(origin)

@@ -36,7 +36,7 @@ from tidegate.state.state_file import FileBackend, StateFile, StateHandle
 from tidegate.storage import Store, open_store
 
 # Of everything that came for a key group: port, task, part, ticks, data.
-_Came = tuple[int, int, int, bytes, bytes | None]
+_ShuffledRow = tuple[int, int, int, bytes, bytes | None]
 
 
 class GivesRows(Protocol):
@@ -77,8 +77,8 @@ class StepSpec:
     @cached_property
     def output(self) -> pa.Schema:
         """Its rows as the stage above reads them."""
-        own = zip(self.names, self.runner.operator.output, strict=True)
-        return pa.schema([*(pa.field(name, field.type) for name, field in own), *self.hidden])
+        fields = zip(self.names, self.runner.operator.output, strict=True)
+        return pa.schema([*(pa.field(name, field.type) for name, field in fields), *self.hidden])
 
     @property
     def origin(self) -> int:
@@ -98,11 +98,11 @@ class StepSpec:
         return [*fields, pa.field(NOW, pa.int64())] if self.with_now else fields
 
 
-def stepper(spec: GivesRows, place: EpochSpecStore) -> Callable[[Batches], Batches]:
+def stepper(spec: GivesRows, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow behind a shuffle."""
 
     def step(batches: Batches) -> Batches:
-        yield from spec.rows(place.read(), batches)
+        yield from spec.rows(epoch_specs.read(), batches)
         keep_what_is_loaded()
 
     return step
@@ -121,11 +121,11 @@ class StepTask:
         self.state_handles = epoch_spec.state_handles.get(spec.key, {})
 
     def run(self, batches: Batches) -> Batches:
-        came, passing = _sorted_out(batches)
+        inputs, passing = _group_by_key_group(batches)
         results = []
         reports = []
-        for key_group in sorted(came):
-            result, report = self._key_group(key_group, came[key_group])
+        for key_group in sorted(inputs):
+            result, report = self._key_group(key_group, inputs[key_group])
             results.append((key_group, result))
             reports.append(report)
         # Everything that a note speaks of is there before the note.
@@ -138,11 +138,13 @@ class StepTask:
         if control:
             yield self._hidden_rows(control)
 
-    def _key_group(self, key_group: int, came: list[_Came]) -> tuple[EpochResult, dict[str, Any]]:
+    def _key_group(
+        self, key_group: int, rows: list[_ShuffledRow]
+    ) -> tuple[EpochResult, dict[str, Any]]:
         operator = self.spec.runner.operator
         inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.shuffle_schemas]
         updates = []
-        for port, _, _, update, data in sorted(came, key=lambda row: row[:3]):
+        for port, _, _, update, data in sorted(rows, key=lambda row: row[:3]):
             updates += decode_updates(update)
             if data is not None:
                 inputs[port].append(tuple(tables_from_bytes(data, operator.shuffle_schemas[port])))
@@ -182,12 +184,12 @@ class StepTask:
 
     def _hidden_rows(self, control: list[bytes]) -> pa.RecordBatch:
         count = len(control)
-        given: dict[str, Any] = {
+        columns: dict[str, Any] = {
             SELECTED: pa.array([False] * count),
             CONTROL: pa.array(control, pa.binary()),
             **self._constants(count),
         }
-        arrays = [_column(given, field, count) for field in self.spec.output]
+        arrays = [_column(columns, field, count) for field in self.spec.output]
         return pa.record_batch(arrays, schema=self.spec.output)
 
     def _constants(self, count: int) -> dict[str, Any]:
@@ -199,13 +201,13 @@ class StepTask:
         }
 
 
-def _column(given: dict[str, Any], field: pa.Field, count: int) -> Any:
-    return given[field.name] if field.name in given else pa.nulls(count, field.type)
+def _column(columns: dict[str, Any], field: pa.Field, count: int) -> Any:
+    return columns[field.name] if field.name in columns else pa.nulls(count, field.type)
 
 
-def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
+def _group_by_key_group(batches: Batches) -> tuple[dict[int, list[_ShuffledRow]], list[bytes]]:
     """Group the input by key group; separate the messages that are passed on."""
-    came: dict[int, list[_Came]] = {}
+    inputs: dict[int, list[_ShuffledRow]] = {}
     passing: list[bytes] = []
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
@@ -213,8 +215,8 @@ def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
             if port == PASSING:
                 passing.append(data)
             else:
-                came.setdefault(key_group, []).append((port, task, part, updates, data))
-    return came, passing
+                inputs.setdefault(key_group, []).append((port, task, part, updates, data))
+    return inputs, passing
 
 
 # ---- Two tasks in one: where tasks can compute what stands between them, rows do not leave Python.
@@ -223,12 +225,12 @@ def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
 
 
 def step_and_pack(
-    step: GivesRows, between: VectorStage, pack: ShuffleSpec, place: EpochSpecStore
+    step: GivesRows, between: VectorStage, pack: ShuffleSpec, epoch_specs: EpochSpecStore
 ) -> Callable[[Batches], Batches]:
     """An operator, and the packing of its rows for the one above."""
 
     def run(batches: Batches) -> Batches:
-        epoch_spec = place.read()
+        epoch_spec = epoch_specs.read()
         shuffle_writer = ShuffleWriter(pack, task_number(), epoch_spec)
         for batch in step.rows(epoch_spec, batches):
             yield from shuffle_writer.add(between.apply(batch, (EVENT_TIME, SELECTED, CONTROL)))
@@ -239,12 +241,12 @@ def step_and_pack(
 
 
 def step_and_stage(
-    step: GivesRows, between: VectorStage, stage: StagingSpec, place: EpochSpecStore
+    step: GivesRows, between: VectorStage, stage: StagingSpec, epoch_specs: EpochSpecStore
 ) -> Callable[[Batches], Batches]:
     """The last operator of a stream, and its sinks."""
 
     def run(batches: Batches) -> Batches:
-        epoch_spec = place.read()
+        epoch_spec = epoch_specs.read()
         staging = Staging(stage, epoch_spec, task_number())
         for batch in step.rows(epoch_spec, batches):
             staging.add(pa.Table.from_batches([between.apply(batch, (SELECTED, CONTROL))]))
