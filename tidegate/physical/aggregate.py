@@ -1,4 +1,4 @@
-"""GROUP BY: panes, keys and calls; the operator that groups rows, and what it asks of its input."""
+"""Physical planning of GROUP BY: panes, keys, aggregate calls and the operator that groups rows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AggregatePlan:
 
 
 def plan_aggregate(node: n.Aggregate) -> AggregatePlan:
-    """Cut an aggregate into panes, keys and calls."""
+    """Divide an aggregate into panes, keys and calls."""
     below = node.input
     calls = tuple(plan_call(call, below) for call in node.aggregates)
     if node.grouped_window is not None:
@@ -125,7 +125,7 @@ def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregateP
 
 
 def _closes_after_us(item: n.Field) -> int:
-    """How long after the value of a key the watermark closes its group."""
+    """Return how long after the value of a key the watermark closes its group."""
     if item.role is n.Role.WINDOW_END:
         return 0
     if item.role is n.Role.TIME:
@@ -231,7 +231,7 @@ def build(node: n.Aggregate, request: Request) -> Built:
 
 
 def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool) -> Built:
-    """The operator of an aggregate; DISTINCT is one too."""
+    """Build the operator of an aggregate or of DISTINCT."""
     from tidegate.columns import PANE, WEIGHT
     from tidegate.operators.aggregate.groups import Aggregator, Grid
 
@@ -266,7 +266,7 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
 def _partials(
     plan: AggregatePlan, columns: Columns, groups: Aggregator
 ) -> tuple[tuple[str, str], ...] | None:
-    """What Spark can add up before the operator; sessions need their rows."""
+    """Return the partial aggregates that Spark computes before the shuffle; sessions have none."""
     from tidegate.operators.aggregate.groups import partial_sql
 
     if plan.session_gap_us is not None or plan.node.ttl_us is not None:

@@ -1,4 +1,4 @@
-"""Temporal and ASOF joins: the values that are near, keys in a type that holds both, versions."""
+"""Temporal and ASOF joins: the match condition, key types and versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 
 
 def near(node: n.Join) -> n.AsofCondition:
-    """Which row of the right counts; of whole microseconds no end is open."""
+    """Return the match condition; open bounds in whole microseconds become closed ones."""
     condition = node.asof_condition
     assert condition is not None, "it was rejected otherwise"
     if not node.by_watermark:
@@ -52,7 +52,7 @@ def _values(node: n.Join) -> tuple[str, str]:
 
 
 def _shown(node: n.Join, port: int) -> list[n.Field]:
-    """The columns of a side that come out; what makes a version one does not."""
+    """Return the output columns of one input, without the column that marks valid versions."""
     out = {item.id for item in node.fields}
     return [item for item in node.inputs[port].fields if item.id in out]
 
@@ -61,7 +61,7 @@ def _shown(node: n.Join, port: int) -> list[n.Field]:
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
-    """The keys and values of each side, and the types in which Spark compares two of them."""
+    """Yield the keys and values of each input, and pairs whose common type Spark determines."""
     left, right = _keys(node)
     if node.asof_condition is not None and not node.by_watermark:
         one, other = _values(node)
@@ -105,7 +105,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
 
 
 def output_watermark_delay_us(node: n.Join) -> int | None:
-    """A row comes when the watermark has passed all that it may match."""
+    """Return the delay of the output: a row is emitted once no better match can arrive."""
     if node.asof_condition is None or not node.by_watermark:
         return 0
     condition = near(node)
@@ -117,7 +117,7 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
 
 
 def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
-    """Whether its rows come out only when its inputs have ended."""
+    """Return True if rows are emitted only when the inputs have ended."""
     return node.asof_condition is not None and not node.by_watermark and not carries_op(node)
 
 
@@ -140,7 +140,7 @@ def describe(node: n.Join) -> str:
 
 
 def _distance(condition: n.AsofCondition, times: bool) -> str:
-    """How far apart rows may be, where there is a limit."""
+    """Describe the maximum distance of matches, if there is one."""
     behind = condition.upper if condition.direction != n.FORWARD else None
     ahead = condition.lower if condition.direction != n.BACKWARD else None
     words = [

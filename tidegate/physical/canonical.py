@@ -1,4 +1,4 @@
-"""Words for what state means; nothing here prints an object as a library would.
+"""Canonical text of what state means, independent of how libraries print their objects.
 
 Operators describe their state with them, and `fingerprint` combines the descriptions.
 """
@@ -29,7 +29,7 @@ class CanonicalWriter:
         self.columns: dict[str, str] = {}
 
     def text(self, value: Any) -> str:
-        """An expression as nested lists: its kind, then what it is made of."""
+        """Return an expression as nested lists: its kind, then its arguments."""
         if isinstance(value, exp.Column):
             return self.columns.get(value.name, f"?{value.name}")
         if isinstance(value, exp.Paren):
@@ -48,7 +48,7 @@ class CanonicalWriter:
 
 
 def _parts(tree: exp.Expr) -> list[tuple[str, Any]]:
-    """What an expression is made of, by name; what is not said is left out."""
+    """Return the arguments of an expression by name, without unset ones."""
     said = ((key, tree.args[key]) for key in sorted(tree.args))
     return [
         (key, part) for key, part in said if part is not None and part is not False and part != []
@@ -56,7 +56,7 @@ def _parts(tree: exp.Expr) -> list[tuple[str, Any]]:
 
 
 def canonical_emit(emit: EmitClause | None) -> list[str]:
-    """When rows come out."""
+    """Return when rows are emitted."""
     if emit is None:
         return ["emit=default"]
     words = [f"emit={emit.mode.name.lower()}"]
@@ -65,12 +65,12 @@ def canonical_emit(emit: EmitClause | None) -> list[str]:
 
 
 def canonical_ttl(node: Any) -> list[str]:
-    """Whether rows are stamped; how long they live may change."""
+    """Return whether rows have a time stamp for the TTL; the TTL itself may change."""
     return ["ttl"] if node.ttl_us is not None else []
 
 
 def canonical_window(spec: n.WindowSpec) -> str:
-    """Its kind and sizes in microseconds."""
+    """Return the kind of a window and its sizes in microseconds."""
     clock = "clock" if spec.processing_time else "event"
     return f"{spec.kind.name.lower()}({spec.size_us} {spec.slide_us} {spec.offset_us} {clock})"
 
@@ -79,7 +79,7 @@ def canonical_window(spec: n.WindowSpec) -> str:
 
 
 def text_of(tree: exp.Expr) -> str:
-    """SQL without the quotes that ids need."""
+    """Return SQL without the quotes that ids need."""
     return to_sql(tree).replace("`", "")
 
 
@@ -88,7 +88,7 @@ def names_of(fields: tuple[n.Field, ...]) -> str:
 
 
 def canonical_expression(tree: exp.Expr, node: n.Node) -> str:
-    """An expression with the names that the query gives to the columns of a node."""
+    """Return an expression with the query's names for the columns of a node."""
     names = {item.id: item.name for item in node.fields}
 
     def named(part: exp.Expr) -> exp.Expr:
@@ -115,7 +115,7 @@ class CallPlan:
 
     @property
     def folds_filter(self) -> bool:
-        """Whether FILTER can be had by making the argument NULL."""
+        """True if FILTER can be expressed by making the argument NULL."""
         from tidegate.operators.aggregate.functions import ignores_nulls
 
         return self.function == "count" or ignores_nulls(self.function, self.constants)
@@ -127,7 +127,7 @@ class CallPlan:
 
     @property
     def argument_sql(self) -> list[str]:
-        """The arguments, with FILTER folded in or as one more of them."""
+        """The arguments; FILTER is folded into them or added as another one."""
         if self.filter is None:
             return list(self.arguments)
         if not self.folds_filter:
@@ -137,7 +137,7 @@ class CallPlan:
 
 
 def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
-    """Take an aggregate call over the columns of a node apart."""
+    """Split an aggregate call over the columns of a node into its parts."""
     from tidegate.operators.aggregate.functions import FUNCTIONS, constants_from
 
     text = canonical_expression(tree, node)
@@ -174,7 +174,7 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
 
 
 def _unwrapped(tree: exp.Expr) -> tuple[exp.Expr, str | None, list[Any]]:
-    """The call inside of FILTER and IGNORE NULLS, and what these say."""
+    """Return the call inside FILTER and IGNORE NULLS, with their condition and constants."""
     condition: str | None = None
     constants: list[Any] = []
     whole = tree
@@ -192,7 +192,7 @@ def _unwrapped(tree: exp.Expr) -> tuple[exp.Expr, str | None, list[Any]]:
 
 
 def _constant(tree: exp.Expr) -> tuple[bool, Any]:
-    """Whether an expression is a literal (or an array of them), and its value."""
+    """Return whether an expression is a literal (or an array of them), and its value."""
     tree = tree.unnest()
     if isinstance(tree, exp.Literal):
         if tree.is_string:
@@ -215,12 +215,12 @@ def _constant(tree: exp.Expr) -> tuple[bool, Any]:
 
 
 def ordered_by(part: exp.Expr) -> str:
-    """The SQL of what is ordered by."""
+    """Return the SQL of an ORDER BY expression."""
     return to_sql(part.this if isinstance(part, exp.Ordered) else part)
 
 
 def ordering(part: exp.Expr, types: Types) -> Ordering:
-    """Its type, whether it goes downwards, and whether NULLs come first."""
+    """Return the type, direction and NULL placement of an ORDER BY expression."""
     from tidegate.operators.kernels.ordering import Ordering
 
     kind = types.of(ordered_by(part))

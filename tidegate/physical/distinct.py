@@ -1,4 +1,4 @@
-"""SELECT DISTINCT: a GROUP BY of all columns that says of each group only that it is there."""
+"""SELECT DISTINCT: a GROUP BY of all columns without aggregates."""
 
 from __future__ import annotations
 

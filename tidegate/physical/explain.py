@@ -12,7 +12,7 @@ from tidegate.types import format_duration
 
 
 def explain(plan: n.Emit, name: str | None = None) -> str:
-    """The tree of a plan, with what the stream promises on top."""
+    """Format a plan as a tree, with the properties of the stream on top."""
     head = f"stream {name}" if name else "query"
     promise = [
         f"output: {plan.changelog.value}"
@@ -59,7 +59,7 @@ def _details(node: n.Node) -> list[str]:
 
 
 def describe(node: n.Node) -> str:
-    """One line for a node; what keeps state describes itself."""
+    """Describe a node in one line; stateful nodes describe themselves."""
     if not node.stateless:
         return kind_of(node).describe(node)
     method = _DESCRIPTIONS.get(type(node))

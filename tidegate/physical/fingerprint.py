@@ -1,4 +1,4 @@
-"""What the state of an operator means, as a text that only changes when the meaning does.
+"""Fingerprints of operators: a text that changes only when the meaning of their state changes.
 
 It covers the operator and everything below it, down to the sources, field by field. Names that a
 query gives to columns are not part of it, and neither are places in the SQL. Nothing prints an
@@ -16,7 +16,7 @@ from tidegate.plan import nodes as n
 
 
 def canonical(node: n.Node) -> str:
-    """One line per node below and of the node itself, inputs first."""
+    """Return one line for each node below, inputs first, and for the node itself."""
     writer = _Writer()
     writer.write(node)
     return "\n".join(writer.lines)
@@ -30,7 +30,7 @@ class _Writer:
         self.words = CanonicalWriter()
 
     def write(self, node: n.Node) -> int:
-        """The number of the line of a node."""
+        """Write the line of a node and return its number."""
         if isinstance(node, n.Inlined):
             return self.write(node.input)
         inputs = [self.write(child) for child in node.inputs]

@@ -1,4 +1,4 @@
-"""EMIT ON WINDOW CLOSE without an aggregate: rows wait until the watermark has passed them."""
+"""EMIT ON WINDOW CLOSE without an aggregate: rows wait for the watermark."""
 
 from __future__ import annotations
 

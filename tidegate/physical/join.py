@@ -1,4 +1,4 @@
-"""Joins: the time of each side, keys in a type that holds both, and bounds."""
+"""Interval, window and regular joins: event times, key types and bounds."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class JoinPlan:
 
     @property
     def at_end(self) -> bool:
-        """Whether rows without a match are only known when the input has ended."""
+        """True if rows without a match are only known when the input has ended."""
         return self.times is None and waits_for_end(self.node, False)
 
     @property
     def keys(self) -> tuple[list[str], list[str]]:
-        """The SQL of the keys of each side."""
+        """The SQL of the keys of each input."""
         left = [to_sql(pair.left) for pair in self.pairs]
         return left, [to_sql(pair.right) for pair in self.pairs]
 
@@ -111,7 +111,7 @@ def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
 
 
 def output_watermark_delay_us(node: n.Join) -> int | None:
-    """A pair comes when the later row does, or when the earlier one is sure to get no other."""
+    """Return the delay of the output: unmatched rows are emitted once no match can arrive."""
     if node.kind is n.JoinKind.REGULAR:
         return 0
     behind = 0
@@ -128,7 +128,7 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
 
 
 def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
-    """A condition on one side: its rows match only where it is true."""
+    """Turn a condition on one input into a key pair, so that its rows match only where it is true."""
     true = exp.true()
     if referenced_ids(piece) <= {item.id for item in node.left.fields}:
         return n.KeyPair(piece, true)
@@ -139,7 +139,7 @@ def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
-    """The keys of each side, and the type in which Spark compares two of them."""
+    """Yield the keys of each input, and pairs whose common type Spark determines."""
     left, right = plan_join(node).keys
     yield Operands((node.left,), tuple(left))
     yield Operands((node.right,), tuple(right))
@@ -183,7 +183,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
 
 
 def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
-    """Whether some of its rows come out only when its inputs have ended."""
+    """Return True if some rows are emitted only when the inputs have ended."""
     if node.kind not in RUN or carries_op(node):
         return False
     outer = node.how not in ("INNER", "SEMI")
@@ -210,7 +210,7 @@ def describe(node: n.Join) -> str:
 
 
 def canonical_pairs(node: n.Join) -> str:
-    """The keys of a join, as `explain` shows them."""
+    """Format the keys of a join for `explain`."""
     if not node.key_pairs:
         return ""
     return " on " + " AND ".join(
@@ -255,7 +255,7 @@ def build(node: n.Join, request: Request) -> Built:
 
 
 def common_types(left: list[str], right: list[str], types: Types) -> list[str]:
-    """The type in which each pair of values is compared, as Spark would."""
+    """Return the type in which Spark compares each pair of values."""
     common = []
     for one_sql, other_sql in zip(left, right, strict=True):
         one, other = types.name(one_sql), types.name(other_sql)
@@ -306,7 +306,7 @@ def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -
 
 
 def _with_late(join: IntervalJoin, node: n.Join) -> IntervalJoin:
-    """A late row has the columns of its side; where it has a window, that is the reason."""
+    """Add late rows, which have the columns of their input and the window as the reason."""
     import pyarrow as pa
 
     from tidegate.operators.late_rows import LateRows

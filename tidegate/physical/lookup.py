@@ -69,7 +69,7 @@ def lookup_columns(node: n.Join, types: Types) -> LookupColumns:
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
-    """The keys of the rows that ask, and the type in which Spark compares each of them."""
+    """Yield the keys of the input rows, and pairs whose common type Spark determines."""
     if node.lookup_keys:
         yield Operands((node.left,), tuple(to_sql(pair.left) for pair in node.lookup_keys))
         yield Operands(node.inputs, tuple(_both(pair) for pair in node.lookup_keys))
@@ -99,7 +99,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
 
 
 def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
-    """The SQL around a lookup, with the hidden columns that a writer carries."""
+    """Build the SQL around a lookup, with the hidden columns of a writer."""
     input_columns = [quoted(item.id) for item in node.left.fields]
     input_columns += ["_op"] if carries_op(node.left) else []
     passed_names = {sql: f"p{index}" for index, sql in enumerate(input_columns)}
@@ -122,7 +122,7 @@ def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
 
 
 def _found(node: n.Join, table_positions: dict[str, int], passed_names: dict[str, str]) -> str:
-    """The rows that were found and for which the rest of the condition holds."""
+    """Filter the matching table rows by the rest of the join condition."""
     other = ex.conjunction(rest(node))
     if other is None:
         return FOUND
@@ -139,7 +139,7 @@ def _found(node: n.Join, table_positions: dict[str, int], passed_names: dict[str
 
 
 def rest(node: n.Join) -> list[exp.Expr]:
-    """What is left of the condition beside the keys that the table is asked by."""
+    """Return the join condition without the keys of the lookup."""
     lookup_ids = {id(pair) for pair in node.lookup_keys}
     conditions: list[exp.Expr] = [
         (exp.NullSafeEQ if pair.null_safe else exp.EQ)(
@@ -152,7 +152,7 @@ def rest(node: n.Join) -> list[exp.Expr]:
 
 
 def _key(pair: n.KeyPair, types: Types) -> str:
-    """The key of a row in the type of the column it is compared with; NULL if none can be equal."""
+    """Return the key of a row in the type of the table's column; NULL if no value can be equal."""
     left, right = to_sql(pair.left), to_sql(pair.right)
     key_type, column_type = types.name(left), types.name(right)
     kinds = tuple(kind.partition("(")[0] for kind in (key_type, column_type))

@@ -1,4 +1,4 @@
-"""MATCH_RECOGNIZE: what its operator reads of rows, and the operator."""
+"""MATCH_RECOGNIZE: the values that its operator reads, and the operator."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class MatchPlan:
     groups: list[frozenset[int]] = field(default_factory=list)
 
     def numbers(self, variables: frozenset[str] | None) -> frozenset[int]:
-        """Variables by number; None is all of them."""
+        """Return variables by number; None means all of them."""
         names = pt.variables(self.node.pattern)
         return frozenset(
             i for i, name in enumerate(names) if variables is None or name in variables
@@ -196,7 +196,7 @@ class MatchPlan:
 
 
 def _running_call(part: n.MatchAggregate, below: n.Node) -> CallPlan:
-    """An aggregate that can be computed row by row; raises Unrunnable."""
+    """Plan an aggregate that can be computed row by row; raises Unrunnable."""
     call = plan_call(part.call, below)
     if call.function not in _RUNNING or call.distinct or len(call.argument_sql) > 1:
         raise _unrunnable(part, f"{call.text} cannot run in DEFINE")
@@ -204,7 +204,7 @@ def _running_call(part: n.MatchAggregate, below: n.Node) -> CallPlan:
 
 
 def _adds_up(call: CallPlan, kind: str) -> bool:
-    """Whether a running aggregate of values of a type is what Spark gives."""
+    """Return True if a running aggregate over a type gives the same result as Spark."""
     if call.function == "count":
         return True
     if call.function in ("min", "max"):
@@ -225,7 +225,7 @@ def _unrunnable(part: n.MatchAggregate, message: str) -> Unrunnable:
 
 
 def compiled(pattern: pt.Pattern) -> tuple[tuple[Step, ...], int]:
-    """The steps of a pattern, and the one to begin with."""
+    """Compile a pattern into steps; return them and the first one."""
     from tidegate.operators.match.search import Accept
 
     compiler = _Compiler(pt.variables(pattern), [Accept()])
@@ -241,7 +241,7 @@ class _Compiler:
     steps: list[Step]
 
     def add(self, pattern: pt.Pattern, then: int) -> int:
-        """The first step of a part that goes on with another step."""
+        """Add a part that continues with the step `then`; return its first step."""
         from tidegate.operators.match.search import Take
 
         if isinstance(pattern, pt.Variable):

@@ -1,4 +1,4 @@
-"""What DEFINE leaves to the operator, as expressions that it computes value by value.
+"""Conditions of DEFINE over several rows, as expressions that the operator evaluates.
 
 Types and results equal Spark's. An expression that cannot be evaluated exactly is
 rejected: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
@@ -74,7 +74,7 @@ class _Untranslatable(Exception):
 
 
 def kind_named(name: str | None) -> str:
-    """The type as it is known here; `?` for one that is not."""
+    """Return the type by its name here; `?` if it is unknown."""
     text = (name or UNKNOWN).upper().replace(" ", "")
     if text in (*_PLAIN, *_FLOATING) or _DECIMAL.fullmatch(text):
         return text
@@ -84,7 +84,7 @@ def kind_named(name: str | None) -> str:
 
 
 def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
-    """A condition over parts of these types; raises Unrunnable."""
+    """Translate a condition over parts of these types; raises Unrunnable."""
     try:
         condition = _scalar(tree, kinds)
         if condition.kind not in ("BOOLEAN", UNKNOWN):
@@ -133,7 +133,7 @@ def _comparison(
 
 
 def _alike(one: Typed, other: Typed, tree: exp.Expr) -> tuple[Scalar, Scalar, bool]:
-    """Two values as Spark compares them, and whether these are doubles."""
+    """Return two values in the type in which Spark compares them, and whether that is double."""
     pair = (one.kind, other.kind)
     whole = all(kind in _INTEGERS for kind in pair)
     if UNKNOWN in pair or whole or (one.kind == other.kind and one.kind in (*_PLAIN, _INTERVAL)):
@@ -160,13 +160,13 @@ def _is_exact(kind: str) -> bool:
 
 
 def _digits(kind: str) -> tuple[int, int]:
-    """Precision and scale."""
+    """Return precision and scale."""
     match = _DECIMAL.fullmatch(kind)
     return (int(match.group(1)), int(match.group(2))) if match else (_DIGITS[kind], 0)
 
 
 def _as_double(value: Typed, other: Typed, tree: exp.Expr) -> Scalar:
-    """A number that meets a double; FLOAT with others than that is left to Spark."""
+    """Convert a number that is combined with a double; Spark computes FLOAT in other ways."""
     pair = (value.kind, other.kind)
     if "DOUBLE" in pair and (value.kind in _FLOATING or _is_exact(value.kind)):
         return _double(value)
@@ -207,7 +207,7 @@ def _counted(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
 
 
 def _of_decimals(sign: str, one: Typed, other: Typed, tree: exp.Expr) -> Typed:
-    """As many digits as no result can exceed; with more than 38 Spark would round."""
+    """Calculate with enough digits for every result; beyond 38 digits Spark would round."""
     (first, scale), (second, more) = _digits(one.kind), _digits(other.kind)
     if sign == "*":
         digits, result_scale = first + second + 1, scale + more
@@ -268,7 +268,7 @@ def _is_null(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
 
 
 def _same(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
-    """a <=> b, and with NULLs on both sides true."""
+    """Compare with `<=>`: true if both values are NULL."""
     one, other, doubles = _alike(_scalar(tree.this, kinds), _scalar(tree.expression, kinds), tree)
     both = And(IsNull(one), IsNull(other))
     same: Scalar = Coalesce((Compare("=", one, other, doubles), both))
@@ -284,7 +284,7 @@ def _between(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
 
 
 def _one_of(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
-    """All values are compared in one type: with a double among them, as doubles."""
+    """Translate IN; all values are compared as doubles if one of them is a double."""
     values = [_scalar(part, kinds) for part in (tree.this, *tree.expressions)]
     if len(values) < 2:
         raise _Untranslatable("IN across rows needs a list", tree)

@@ -1,4 +1,4 @@
-"""Upserts to changes: the last row of each key is remembered."""
+"""Changelog normalization: upserts become changes; state keeps the last row of each key."""
 
 from __future__ import annotations
 

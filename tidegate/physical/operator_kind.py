@@ -1,4 +1,4 @@
-"""What the physical layer asks of every kind of node that keeps state."""
+"""The interface of the physical layer to each kind of stateful node."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def unsupported(
     canonical_form: Callable[[Any, CanonicalWriter], list[str]] = _of_stages,
     sql: Callable[[Any, SqlWriter], str] = _of_stages,
 ) -> OperatorKind:
-    """A kind of node that the language knows and that cannot run yet."""
+    """Return the kind of a node that the language has but that cannot run yet."""
 
     def reject(node: n.Node) -> Iterator[Rejection]:
         yield Rejection(
@@ -134,7 +134,7 @@ def unsupported(
 
 
 def calls_user_functions(node: n.Node, leaves: set[n.Node]) -> bool:
-    """Whether a stage calls a function that Spark does not have, above its leaves."""
+    """Return True if a stage calls a function that Spark does not have, above its leaves."""
     if node in leaves:
         return False
     if reads_user_functions(node):
@@ -143,12 +143,12 @@ def calls_user_functions(node: n.Node, leaves: set[n.Node]) -> bool:
 
 
 def reads_user_functions(node: n.Node) -> bool:
-    """Whether an expression of this node calls one."""
+    """Return True if an expression of this node calls a user function."""
     return any(calls_user_function(tree) for tree in _trees(node))
 
 
 def calls_user_function(tree: exp.Expr) -> bool:
-    """Whether an expression calls one."""
+    """Return True if an expression calls a user function."""
     spark_functions = ex.spark_functions()
     return any(name not in spark_functions for name, _ in ex.calls(tree))
 

@@ -1,4 +1,4 @@
-"""OVER: its functions, the moment that lets a row out, and the operator for each."""
+"""OVER: window functions, the time when a row is final, and the operator."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def sql(node: n.Over, to: SqlWriter) -> str:
 
 
 def typed_function(function: exp.Expr) -> exp.Expr:
-    """The function without what Spark does not take with OVER; its type is the same."""
+    """Return the function without options that Spark rejects with OVER; its type is the same."""
 
     def plain(part: exp.Expr) -> exp.Expr:
         if isinstance(part, exp.Filter) and isinstance(part.this, exp.Expr):
@@ -263,7 +263,7 @@ def _add_arrival(columns: Columns) -> None:
 
 
 def _pane(node: n.Over) -> str | None:
-    """The moment that lets a row out, as far as its own time does."""
+    """Return the time when a row is final, as far as its own event time determines it."""
     item = node.time_field if node.mode is n.OverMode.TIME else node.closing_field
     if item is None or node.mode is n.OverMode.END:
         return None
@@ -271,7 +271,7 @@ def _pane(node: n.Over) -> str | None:
 
 
 def _moment(item: n.Field) -> str:
-    """From when on no row with a value of a column can come."""
+    """Return the time after which no row with a value of a column can arrive."""
     return closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else "")
 
 
@@ -303,7 +303,7 @@ def _operator(node: n.Over, spec: OverSpec, request: Request) -> Any:
 
 
 def _start(node: n.Over) -> str | None:
-    """The column with the start of the window that closes a partition."""
+    """Return the column with the start of the window that closes a partition."""
     closing = node.closing_field
     for index, item in enumerate(node.input.fields):
         starts = item.role is n.Role.WINDOW_START
@@ -320,7 +320,7 @@ def _late(operator: Any, spec: OverSpec) -> LateRows:
 
 
 def _needed(operator: Operator) -> pa.Schema:
-    """What it packs of a row, without what it counts."""
+    """Return the schema of the packed columns, without the counter."""
     from tidegate.columns import SEEN
 
     schema = operator.shuffle_schemas[0][0]
@@ -352,12 +352,12 @@ def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
 
 
 def _added(node: n.Over, types: Types) -> list[str]:
-    """The types of what the functions give, as Spark names them."""
+    """Return the result types of the functions by Spark's names."""
     return [types.name(quoted(item.id)) for item in node.fields[len(node.input.fields) :]]
 
 
 def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:
-    """The different orders of a node's functions."""
+    """Return the distinct orders of a node's functions."""
     sorts: list[tuple[exp.Expr, ...]] = []
     for function in node.window_functions:
         if function.order not in sorts:
@@ -410,7 +410,7 @@ def _frame(function: WindowFunction, ordered_by: pa.DataType | None) -> Frame:
 
 
 def _offset(bound: FrameBound, kind: pa.DataType | None) -> int | float | None:
-    """A distance in the unit in which the column is ordered."""
+    """Return a frame offset in the unit of the column in ORDER BY."""
     import pyarrow as pa
 
     if bound.value and bound.is_interval and kind is not None and pa.types.is_date(kind):

@@ -1,4 +1,4 @@
-"""The physical plan of a stream: everything an epoch needs, complete and without Spark."""
+"""The physical plan of a stream: everything that an epoch needs, without Spark."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def require_fitting(late: LateStream, node: n.Node) -> None:
 
 
 def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
-    """A late stream with the types of its columns, and what its rows mean."""
+    """Return a late stream with the types of its columns and the meaning of its rows."""
     late = late_stream(plan)
     late_columns = [Column(item.name, item.type) for item in late.columns]
     nodes = dict.fromkeys(item.operator for item in late.inputs)
@@ -83,12 +83,12 @@ def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
 
 
 def is_late_operator(late: LateStream | None, node: n.Node) -> bool:
-    """Whether a node finds rows that a late stream wants."""
+    """Return True if a node produces rows of a late stream."""
     return late is not None and any(item.operator is node for item in late.inputs)
 
 
 def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Types) -> Operator:
-    """The operator of a judge, whose late rows get the columns of the stream."""
+    """Return the operator with its late rows in the columns of the late stream."""
     from tidegate.operators.late_rows import with_late_columns
 
     if len(late.inputs) == 1:
@@ -122,7 +122,7 @@ class ScanPlan:
         return [*columns, OP] if carries_op(self.node) else columns
 
     def mark(self, bad: str | None) -> str:
-        """The event time of a row in microseconds; `bad` is true for records of no use."""
+        """Return the SQL of the event time in microseconds; `bad` is true for malformed records."""
         watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
         time = micros(quoted(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
         return (
@@ -206,7 +206,7 @@ class OperatorPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of its rows' columns for the stage above."""
+        """The column names of its rows for the stage above."""
         names = tuple(item.id for item in self.node.fields)
         return (*names, OP) if OP in self.operator.output.names else names
 
@@ -215,7 +215,7 @@ LeafPlan = ScanPlan | OperatorPlan | EnrichPlan
 
 
 def row_leaves(leaves: Sequence[LeafPlan]) -> tuple[ScanPlan | OperatorPlan, ...]:
-    """Where the rows of a stage come from, be it through lookups."""
+    """Return the scans and operators that a stage reads, directly or through lookups."""
     scans_and_operators: list[ScanPlan | OperatorPlan] = []
     for leaf in leaves:
         scans_and_operators += row_leaves(leaf.leaves) if isinstance(leaf, EnrichPlan) else [leaf]
@@ -421,7 +421,7 @@ def _is_by_clock(node: n.Node) -> bool:
 
 
 def _only_leaf(leaves: Sequence[LeafPlan]) -> n.Node | None:
-    """The one leaf of a stage whose rows tasks have at hand; behind a lookup they do not."""
+    """Return the only leaf of a stage if tasks read its rows; None behind a lookup."""
     plain = len(leaves) == 1 and not isinstance(leaves[0], EnrichPlan)
     return leaves[0].node if plain else None
 
@@ -431,7 +431,7 @@ def _views(leaves: Sequence[LeafPlan]) -> dict[n.Node, str]:
 
 
 def _origins(stage: Sequence[LeafPlan]) -> tuple[Origin, ...]:
-    """Where the time of a stage comes from."""
+    """Return the origins of the event time of a stage."""
     leaves = row_leaves(stage)
     origins: list[Origin] = []
     for leaf in leaves:
@@ -447,7 +447,9 @@ def _origins(stage: Sequence[LeafPlan]) -> tuple[Origin, ...]:
 
 
 def _is_mark(stage: Stage, time_id: str | None) -> bool:
-    """Whether a column is the event time of the one source, which comes along anyway."""
+    """Return True if a column is the event time of the only source, which is a hidden column
+    anyway.
+    """
     scan = stage.leaves[0] if len(stage.leaves) == 1 else None
     if time_id is None or not isinstance(scan, n.Scan) or scan.source.watermark is None:
         return False
@@ -459,7 +461,7 @@ def _is_mark(stage: Stage, time_id: str | None) -> bool:
 
 
 def runner_of(plan: OperatorPlan) -> Runner:
-    """The runner of an operator, which knows the origins of its time by their place."""
+    """Return the runner of an operator, which knows its origins by their position."""
     from tidegate.operators.runner import Runner
 
     origins = tuple(
@@ -480,5 +482,5 @@ def runner_of(plan: OperatorPlan) -> Runner:
 
 
 def place_of(port: int, position: int) -> int:
-    """An origin as its operator knows it: the same however the rest of a query changes."""
+    """Return the id of an origin for its operator, independent of the rest of the query."""
     return port * FIRST_OPERATOR + position

@@ -1,4 +1,4 @@
-"""Every kind of node that keeps state, by node."""
+"""The registry of stateful nodes and their operators."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _KINDS: dict[type[n.Node], OperatorKind] = {
 
 
 def kind_of(node: n.Node) -> OperatorKind:
-    """What is known about a node that keeps state."""
+    """Return the operator kind of a stateful node."""
     if isinstance(node, n.Join) and node.kind in nearest_join.KINDS:
         return nearest_join.KIND
     return _KINDS[type(node)]

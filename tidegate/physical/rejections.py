@@ -40,7 +40,7 @@ class _Places:
 
 
 def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
-    """Everything in the plan of a stream that cannot run."""
+    """Return an error for everything in the plan of a stream that cannot run."""
     locations = _Places(stream, plan)
     return [
         unsupported_error(rejection.message, rejection.hint, locations.of(node, rejection.span))
@@ -49,7 +49,7 @@ def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
 
 
 def rejected(stream: Stream, plan: n.Emit, node: n.Node, rejection: Rejection) -> RunError:
-    """The error for what showed when the types were known."""
+    """Return the error for a node that cannot run with its types."""
     return unsupported_error(
         rejection.message, rejection.hint, _Places(stream, plan).of(node, rejection.span)
     )
@@ -88,7 +88,7 @@ def _rejections(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Rejectio
 
 
 def _unguarded(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
-    """What fails in ways that cannot be told row by row."""
+    """Reject expressions whose failures cannot be attributed to single rows."""
     for node in n.walk(stage.node):
         what = None
         if isinstance(node, n.Match):
@@ -121,7 +121,7 @@ def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
 
 
 def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
-    """Rows of a lookup that a query reads twice would be asked for twice, with two answers."""
+    """Reject lookups that a query reads twice, because both reads may give different rows."""
     lookups: set[str] = set()
     for enriched in all_enriched(stage):
         table = enriched.node.right
@@ -142,7 +142,7 @@ def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
 
 
 def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Rejection]]:
-    """What a stage whose rows carry time cannot compute."""
+    """Reject expressions that a stage below an operator cannot compute."""
     if not node.stateless:
         return
     if isinstance(node, n.Explode):

@@ -1,4 +1,4 @@
-"""How tasks make the columns of a source themselves, where that takes no SQL."""
+"""Columns of a source that tasks compute as Arrow expressions instead of SQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SourceVectors:
 
 
 def source_vectors(scan: ScanPlan, source: Source) -> SourceVectors | None:
-    """None if Spark's SQL is needed."""
+    """Translate the columns of a scan to Arrow expressions; None if Spark's SQL is needed."""
     if not isinstance(scan.node, n.Scan) or source.options["changelog"]:
         return None
     try:

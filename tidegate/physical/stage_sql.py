@@ -44,12 +44,12 @@ Leaf = Callable[[n.Node], str | None]
 
 
 def micros(sql: str) -> str:
-    """A time as whole microseconds since 1970."""
+    """Return the SQL of a time in whole microseconds since 1970."""
     return f"unix_micros(CAST({sql} AS TIMESTAMP))"
 
 
 def is_failure(sql: str, hashable: bool = True) -> str:
-    """A condition, never NULL: whether an expression fails on a row.
+    """Return a condition, never NULL, that is true where an expression fails on a row.
 
     Spark has no TRY(expression), but `try_to_binary` gives NULL for whatever fails below it: what
     hashes to something did not fail. Hashing is cheap, but Spark does not hash everything.
@@ -59,7 +59,7 @@ def is_failure(sql: str, hashable: bool = True) -> str:
 
 
 def carries_op(node: n.Node) -> bool:
-    """Whether the rows of a node have the hidden column _op."""
+    """Return True if the rows of a node have the hidden column _op."""
     if isinstance(node, n.Scan):
         return node.source.carries_op
     if isinstance(node, n.Emit | n.Inlined | n.Project | n.Filter) and carries_op(node.input):
@@ -73,7 +73,9 @@ def gives_upserts(node: n.Node) -> bool:
 
 
 def filters_changes(node: n.Node) -> bool:
-    """Whether an old row may pass and its new one not, or in another window."""
+    """Return True if a filter may pass an old row without its new one, or move it to another
+    window.
+    """
     if isinstance(node, n.Filter | n.Window | n.Hold | n.Over):
         return True
     through = isinstance(node, n.Emit | n.Project | n.Inlined | n.SetOperation | n.Explode)
@@ -175,30 +177,30 @@ class SqlWriter:
         return [OP] if carries_op(node) else []
 
     def _computed(self, sql: str) -> str:
-        """An expression as it is computed for a row."""
+        """Return an expression as it is computed for a row."""
         return sql
 
     def _now(self) -> str:
-        """The processing time: that of the epoch, where there is one."""
+        """Return the processing time: that of the epoch, if there is one."""
         return f"timestamp_micros({NOW})" if NOW in self.hidden else "current_timestamp()"
 
     def _bounds(self, spec: n.WindowSpec, us: str) -> str:
         return window_bounds(spec, us)
 
     def _hidden_where(self, condition: str) -> list[str]:
-        """The hidden columns of rows for which a condition holds."""
+        """Return the hidden columns of rows for which a condition holds."""
         return list(self.hidden)
 
     def _only(self, node: n.Node, condition: str) -> str:
-        """The rows of a node for which a condition on _op holds."""
+        """Select the rows of a node for which a condition on _op holds."""
         return f"SELECT * FROM {self.child(node)} WHERE {condition}"
 
     def _filters(self, node: n.Node) -> bool:
-        """Whether an old row may pass and its new one not."""
+        """Return True if an old row may pass without its new one."""
         return filters_changes(node)
 
     def _setoperation(self, node: n.SetOperation) -> str:
-        """Members line up by position; an appended row of a mixed union is an insert."""
+        """Align the inputs by position; an appended row of a mixed union is an insert."""
         with_op = carries_op(node)
         word = f" {node.operation}{' ALL' if node.all else ''} "
         parts = []
@@ -214,7 +216,7 @@ class SqlWriter:
         return word.join(parts)
 
     def _emit(self, node: n.Emit) -> str:
-        """EMIT CHANGES marks appended rows as inserts."""
+        """Mark appended rows as inserts under EMIT CHANGES."""
         inner = node.input
         changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
         if carries_op(inner) and gives_upserts(node) and not self._filters(node):
@@ -226,7 +228,9 @@ class SqlWriter:
 
 
 def printed(tree: exp.Expr) -> str:
-    """An expression as SQL. Subqueries in it only matter for types: such plans do not run yet."""
+    """Return an expression as SQL. Subqueries in it only matter for types: such plans do not run
+    yet.
+    """
 
     def swap(part: exp.Expr) -> exp.Expr:
         if isinstance(part, exp.Exists) or (isinstance(part, exp.In) and part.args.get("query")):
@@ -239,7 +243,7 @@ def printed(tree: exp.Expr) -> str:
 def output_sql(
     node: n.Node, leaf: Leaf, writer: SqlWriter | None = None, extra: tuple[str, ...] = ()
 ) -> str:
-    """The whole of a stage, with the names the user gave."""
+    """Return the SQL of a whole stage, with the names of the query."""
     inner = (writer or SqlWriter(leaf)).write(node)
     columns = [f"{quoted(item.id)} AS {quoted(item.name)}" for item in node.fields]
     if carries_op(node):
@@ -248,14 +252,16 @@ def output_sql(
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    """A name that no column has."""
+    """Return a name that no column has."""
     while name in taken:
         name += "_"
     return name
 
 
 def window_bounds(spec: n.WindowSpec, us: str = "_us") -> str:
-    """struct(s, e) of the microseconds in `us`, exploded where a row has several windows."""
+    """Return struct(s, e) in microseconds for the time in `us`, exploded if there are several
+    windows.
+    """
     size, slide, offset = spec.size_us, spec.slide_us, spec.offset_us
     if spec.kind is n.WindowKind.TUMBLE:
         start = f"{us} - pmod({us} - {offset}L, {size}L)"
@@ -293,7 +299,7 @@ class Guard:
         expressions: Sequence[str],
         kinds: Mapping[str, str | None] | None = None,
     ) -> str:
-        """SQL for FROM: the rows of a node, without those on which an expression fails.
+        """Return SQL for FROM: the rows of a node, without those on which an expression fails.
 
         `kinds` are types of expressions that no operator asks for.
         `explode` keeps the tests where they are written; elsewhere Spark takes out what they share
@@ -333,7 +339,7 @@ class Guard:
 
 
 def _in_words(sql: str, node: n.Node) -> str:
-    """An expression with the names of columns instead of their ids."""
+    """Return an expression with the names of columns instead of their ids."""
     for item in node.fields:
         sql = sql.replace(quoted(item.id), item.name)
     return sql
@@ -357,7 +363,7 @@ GENERATORS = _OF_COLLECTION | _OUTER.keys() | _ALWAYS
 
 
 def when_selected(sql: str) -> str:
-    """An expression that is computed for rows only."""
+    """Return an expression that is NULL for rows that are not selected."""
     return f"CASE WHEN {SELECTED} THEN {sql} END"
 
 
@@ -385,7 +391,7 @@ class MaskedWriter(SqlWriter):
     def guarded(
         self, node: n.Node, expressions: Sequence[str], kinds: Mapping[str, str | None] = _NONE
     ) -> str:
-        """The rows of a node for FROM; where failures do not stop, those that do not fail."""
+        """Return the rows of a node for FROM, without failing rows if they become dead letters."""
         rows = self.child(node)
         return rows if self.guard is None else self.guard.below(rows, node, expressions, kinds)
 
@@ -519,7 +525,7 @@ class PortPlan:
     partials: tuple[tuple[str, str], ...] | None = None
 
     def with_pane(self, column: str) -> PortPlan:
-        """The same, with the pane read from a column that is there already."""
+        """Return the same port with the pane read from an existing column."""
         from tidegate.columns import PANE
 
         pane = dict(self.columns)[PANE]
@@ -532,7 +538,7 @@ class PortPlan:
         return replace(self, columns=columns, stage=stage)
 
     def grouped(self, below: str, hidden: Sequence[str]) -> str | None:
-        """The SQL of groups instead of rows, over the SQL of rows; None if it cannot be."""
+        """Return SQL that groups the rows of `below`; None if they cannot be pre-aggregated."""
         from tidegate.columns import PANE, ROWS
 
         if self.partials is None:
@@ -564,7 +570,7 @@ class PortPlan:
         return f"{column} - pmod({column} - {offset}L, {width}L)"
 
     def select(self) -> list[str]:
-        """The SELECT list of its stage: computed for rows, NULL for ticks."""
+        """Return the SELECT list of the stage: NULL for rows that are not selected."""
         trivial = {quoted(item.id) for item in self.node.fields}
         return [
             f"{sql if sql in trivial else when_selected(sql)} AS {name}" for name, sql in self.stage
@@ -583,7 +589,7 @@ class Columns:
         self.named.append((name, column))
 
     def add_all(self, letter: str, texts: Sequence[str]) -> None:
-        """Columns that are numbered: k0, k1, …"""
+        """Add numbered columns: k0, k1, …"""
         for index, sql in enumerate(texts):
             self.add(f"{letter}{index}", sql)
 
@@ -601,5 +607,5 @@ class Columns:
 
 
 def column_sql(node: n.Node) -> list[str]:
-    """The columns of a node, quoted."""
+    """Return the quoted columns of a node."""
     return [quoted(item.id) for item in node.fields]

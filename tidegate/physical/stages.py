@@ -1,4 +1,4 @@
-"""TODO: tidegate.physical.stages."""
+"""Stages of a plan: stateless runs of SQL between sources, lookups and operators."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Stage:
 
     @property
     def stateful(self) -> tuple[StatefulNode, ...]:
-        """The operators right below it, be it through lookups."""
+        """The operators directly below, also through lookups."""
         operators: list[StatefulNode] = []
         for leaf in self.leaves:
             if isinstance(leaf, StatefulNode):
@@ -63,7 +63,7 @@ class Stage:
 
 
 def plan_stages(plan: n.Node) -> Stage:
-    """The last stage of a plan; everything else hangs below it."""
+    """Return the last stage of a plan; the other stages are below it."""
     return Stage(plan, tuple(_leaves(plan)))
 
 
@@ -113,7 +113,7 @@ def all_enriched(stage: Stage) -> Iterator[EnrichNode]:
 
 
 def needs_clock(stage: Stage) -> bool:
-    """Whether something depends on processing time, so that epochs must come without rows too."""
+    """Return True if a node depends on processing time, so that epochs must run without rows too."""
     if any(leaf.node.needs_processing_time for leaf in all_stateful(stage)):
         return True
     scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]

@@ -1,4 +1,4 @@
-"""Top-N and the first row of each key: order, the moment that closes a partition, rejections."""
+"""Top-N and the first row of each key: ordering, the time that closes a partition, rejections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 
 
 def limit_of(node: n.TopN) -> int | None:
-    """How many rows of a partition come out, if that is known."""
+    """Return the number of rows that each partition emits, if it is constant."""
     if node.limit is None or size_of(node) is not None:
         return ALL_ROWS
     tree = node.limit.unnest()
@@ -44,7 +44,7 @@ def limit_of(node: n.TopN) -> int | None:
 
 
 def size_of(node: n.TopN) -> int | None:
-    """The column whose value is the limit of each row, if it is one of whole numbers."""
+    """Return the index of the integer column with the limit of each row, if there is one."""
     tree = node.limit.unnest() if node.limit is not None else None
     if not isinstance(tree, exp.Column):
         return None
@@ -56,7 +56,7 @@ def size_of(node: n.TopN) -> int | None:
 
 
 def closes_by_window(node: n.TopN) -> bool:
-    """Whether each window gives its rows out once, when the watermark passes its end."""
+    """Return True if each window is emitted once, when the watermark passes its end."""
     return node.windowed and not carries_op(node.input) and not node.deduplicates
 
 
@@ -195,7 +195,7 @@ def build(node: n.TopN, request: Request) -> Built:
 
 
 def _pane(node: n.TopN) -> str | None:
-    """The moment that closes a row: a row with that event time comes out right after it."""
+    """Return the time that closes a row: the watermark must have passed its event time."""
     if not node.deduplicates:
         time = closing_column(node) if closes_partitions(node) else None
     else:
@@ -255,7 +255,7 @@ def _late(
 
 
 def _start(node: n.TopN) -> str | None:
-    """The column with the start of the window that closes a partition."""
+    """Return the column with the start of the window that closes a partition."""
     window = closing_column(node).window
     for index, item in enumerate(node.input.fields):
         if item.role is n.Role.WINDOW_START and item.window == window:

@@ -1,4 +1,4 @@
-"""The types of a plan, as Spark has found them when its stream was declared.
+"""The types of a plan, as Spark determined them when the stream was declared.
 
 Columns have ids that are unique in a plan, so a piece of SQL over ids has one type wherever it
 stands: types are kept by the text of the SQL.
@@ -55,7 +55,7 @@ class TypedPlan:
 
 
 def with_types(node: n.Node, types: Types) -> n.Node:
-    """The same plan, each field with its type."""
+    """Return the same plan, each field with its type."""
     inputs = tuple(with_types(child, types) for child in node.inputs)
     fields = tuple(
         replace(item, type=types.by_sql.get(quoted(item.id), item.type)) for item in node.fields
@@ -80,7 +80,7 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|[<>:,()]|[^<>:,()\s`]+)")
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type in which Spark hands over values of a type, such as ARRAY<BIGINT>."""
+    """Return the Arrow type of a Spark type such as ARRAY<BIGINT>."""
     tokens = [match.group(1) for match in _TOKEN.finditer(text)]
     words = iter(tokens)
     arrow, rest = _type(next(words), words)
@@ -89,7 +89,7 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def _type(word: str, words: Iterator[str]) -> tuple[pa.DataType, str | None]:
-    """The type that begins with a word, and the word that follows it."""
+    """Parse the type that begins with a word; return it and the next word."""
     import pyarrow as pa
 
     name = word.upper()

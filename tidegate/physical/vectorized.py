@@ -1,4 +1,4 @@
-"""Expressions of Spark SQL as Arrow kernels, where both are known to give the same.
+"""Spark SQL expressions as Arrow kernels, where both give the same result.
 
 Whole numbers, texts, booleans, dates and times: comparing, adding, choosing; products of decimals.
 Not here: floating point (NaN and zeros compare otherwise), other arithmetic of decimals (which has
@@ -77,13 +77,13 @@ Columns = Mapping[str, TypedVector]
 
 
 def typed_vector(vector: Vector, kind: str) -> TypedVector:
-    """An expression of a type by Spark's name, in any case."""
+    """Return an expression with its type by Spark's name."""
     upper = kind.upper()
     return TypedVector(vector, upper if upper in _PLAIN or _DECIMAL.fullmatch(upper) else kind)
 
 
 def translated(tree: exp.Expr, columns: Columns) -> TypedVector:
-    """An expression over columns that are known; raises Untranslatable."""
+    """Translate an expression over typed columns; raises Untranslatable."""
     tree = tree.unnest()
     for kind, translate in _TRANSLATED.items():
         if isinstance(tree, kind):
@@ -131,7 +131,7 @@ def _between(tree: exp.Expr, columns: Columns) -> TypedVector:
 
 
 def _alike(one: TypedVector, other: TypedVector) -> tuple[TypedVector, TypedVector]:
-    """Two values in one type; whole numbers in the wider of theirs."""
+    """Return two values in one type; whole numbers in the wider of both."""
     if one.kind == other.kind and one.kind in _PLAIN:
         return one, other
     if one.kind in _INTEGERS and other.kind in _INTEGERS:
@@ -169,7 +169,7 @@ def _is_decimal(value: TypedVector) -> bool:
 
 
 def _product(one: TypedVector, other: TypedVector) -> TypedVector:
-    """Of decimals: as many digits as both have, and one more; more than 38 lose some of theirs."""
+    """Multiply decimals: the digits of both and one more; beyond 38 digits precision is lost."""
     (first, scale), (second, more) = _digits(one), _digits(other)
     if first + second + 1 > 38:
         raise Untranslatable("a long product")
@@ -178,7 +178,7 @@ def _product(one: TypedVector, other: TypedVector) -> TypedVector:
 
 
 def _digits(value: TypedVector) -> tuple[int, int]:
-    """Precision and scale; of whole numbers those that Spark gives them."""
+    """Return precision and scale; whole numbers have those that Spark gives them."""
     if value.kind in _PRECISION:
         if isinstance(value.vector, VectorConstant):
             raise Untranslatable("a literal has the digits that it is written with")
@@ -341,7 +341,7 @@ class _Rows:
 
 
 def port_stage(port: PortPlan, leaf: n.Node, types: Types) -> VectorStage | None:
-    """The stage of a port over its one leaf; None if it needs SQL."""
+    """Return the stage of a port over its only leaf; None if it needs SQL."""
     try:
         rows = _rows(port.node, leaf, types)
         columns = [
@@ -354,7 +354,7 @@ def port_stage(port: PortPlan, leaf: n.Node, types: Types) -> VectorStage | None
 
 
 def last_stage(root: n.Emit, leaf: n.Node, types: Types) -> VectorStage | None:
-    """The last stage of a stream over its one leaf; None if it needs SQL."""
+    """Return the last stage of a stream over its only leaf; None if it needs SQL."""
     if gives_upserts(root) and carries_op(root) and filters_changes(root):
         # An old row may come without its new one, and rows of a key must be seen together.
         return None
@@ -379,7 +379,7 @@ def _parsed(sql: str) -> exp.Expr:
 
 
 def _stage_column(tree: exp.Expr, rows: _Rows, kind: str | None) -> tuple[Vector, pa.DataType]:
-    """An expression, and the type in which Spark would hand it over."""
+    """Return an expression and the Arrow type of Spark's result."""
     value = translated(tree, rows.columns)
     return value.vector, arrow_type(kind or value.kind)
 
@@ -422,7 +422,7 @@ def _project(node: n.Node, below: _Rows) -> _Rows:
 
 
 def _window(node: n.Node, below: _Rows) -> _Rows:
-    """A row without a time is in no window; with one it is in one."""
+    """Add window columns; a row without an event time has no window."""
     assert isinstance(node, n.Window), "it is a window"
     spec = node.spec
     time = translated(node.time, below.columns)
@@ -445,7 +445,7 @@ def _micros(value: int) -> Vector:
 
 
 def _emit(node: n.Node, below: _Rows) -> _Rows:
-    """What EMIT adds: EMIT CHANGES marks appended rows; upserts have no old rows."""
+    """Mark appended rows under EMIT CHANGES; drop the old rows of upserts."""
     assert isinstance(node, n.Emit), "it is the root"
     inner = node.input
     changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
