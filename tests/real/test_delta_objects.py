@@ -1,4 +1,4 @@
-"""Tables of Delta Lake on an object store, without Spark: appended to, merged by key, read."""
+"""Delta tables on an object store, without Spark: append, merge by key, read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
-def test_an_epoch_is_a_version_however_often_it_is_committed_and_a_source_reads_it(
+def test_publishes_an_epoch_once_and_a_source_reads_it(
     place: str,
 ) -> None:
     sink = opened(place, partition_by="name")
@@ -52,7 +52,7 @@ def test_an_epoch_is_a_version_however_often_it_is_committed_and_a_source_reads_
     source = source_of(place)
     first = source.plan_range(None, 2)
     assert sorted(r["id"] for r in rows_of(source, first)) == [1, 2, 3]
-    # Whoever comes later finishes what was decided, once, and sweeps what was not.
+    # A later process publishes the committed epoch, once, and deletes other staged files.
     committed = staged(sink, E1, [row(4, "c")])
     staged(sink, E2, [row(5, "lost")])
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_an_epoch_is_a_version_however_often_it_is_committed_and_a_source_reads_
     assert [r["id"] for r in rows_of(source, source.plan_range(first.offset, 2))] == [4]
 
 
-def test_changes_are_merged_by_key_and_two_who_commit_do_it_once(place: str) -> None:
+def test_merges_by_key_and_one_of_two_publishers_wins(place: str) -> None:
     one = opened(place, KEYED)
     one.publish(E0, staged(one, E0, [row(1, "a", "+I"), row(2, "b", "+I")]))
     two = sink_of(place, KEYED)
@@ -74,7 +74,9 @@ def test_changes_are_merged_by_key_and_two_who_commit_do_it_once(place: str) -> 
     assert table_rows(place) == [(1, "c")]
 
 
-def test_a_store_that_is_away_is_waited_for_and_shows_no_secrets(s3: S3, place: str) -> None:
+def test_an_unavailable_store_is_transient_and_errors_contain_no_secrets(
+    s3: S3, place: str
+) -> None:
     sink = opened(place)
     committables = staged(sink, E0, [row(1, "a")])
     s3.away()

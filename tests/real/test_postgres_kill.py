@@ -32,7 +32,7 @@ NAMES = {auction: f"seller {auction % 7}" for auction in range(20)} | {3: "nobod
 
 
 class Campaign:
-    """Input that grows, and the tables that hold what comes of it."""
+    """A growing input and the tables that the sinks write."""
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
         self.random = random.Random(7)
@@ -98,7 +98,7 @@ class Campaign:
             process.stdout.close()
 
     def differences(self) -> dict[str, tuple[int, int]]:
-        """Of every table: rows that are missing, and rows that are too many; nothing if all fit."""
+        """Return the missing and the duplicate rows of every table, if there are any."""
         named = [(r["id"], r["price"], _name(r["auction"])) for r in self.rows]
         counts = Counter(r["auction"] for r in self.rows)
         totals: Counter[int] = Counter()
@@ -123,12 +123,12 @@ def _name(auction: int) -> str | None:
     return None if name == "nobody" else name
 
 
-def test_killed_before_and_in_a_commit_every_row_is_there_once(
+def test_survives_kills_before_and_during_publish_without_duplicates(
     tmp_path: Path, postgres: Postgres
 ) -> None:
     campaign = Campaign(tmp_path, postgres)
-    # `test_postgres_loop` dies at every step, in one process. Here the sinks are committed one by one,
-    # and the program dies between the first and the second.
+    # `test_postgres_loop` crashes at every step, in one process. Here the sinks are published one by
+    # one, and the program is killed between the first and the second.
     for _ in range(3):
         campaign.add_file()
     assert campaign.run_until_killed(EpochStep.PUBLISHING, 2) == -9, "it was not killed"
@@ -139,7 +139,7 @@ def test_killed_before_and_in_a_commit_every_row_is_there_once(
     assert postgres.staged() == [], "what was staged is gone"
 
 
-def test_a_database_that_is_killed_is_waited_for_and_one_that_lets_nobody_in_is_not(
+def test_waits_for_a_killed_database_but_not_for_a_rejected_login(
     tmp_path: Path, postgres: Postgres, spark: SparkSession
 ) -> None:
     campaign = Campaign(tmp_path, postgres)

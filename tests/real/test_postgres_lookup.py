@@ -1,4 +1,4 @@
-"""A lookup table of a real PostgreSQL: batched, cached, several questions at once."""
+"""The postgres lookup table with a real server: batches, cache and concurrent queries."""
 
 from __future__ import annotations
 
@@ -59,14 +59,16 @@ def reader_of(postgres: Postgres, *keys: str, **options: Any) -> PostgresLookupR
 
 
 def ask(reader: PostgresLookupReaderFactory, now_us: int, *keys: pa.Array) -> list[list[Any]]:
-    """The ids and prices that were found, for each row that asked."""
+    """Return the ids and prices for each key."""
     found = reader.open(None, now_us).find(list(keys))
     rows = found.rows.to_pylist()
     spans = zip(found.starts.tolist(), found.counts.tolist(), strict=True)
     return [sorted((row["id"], str(row["price"])) for row in rows[at : at + n]) for at, n in spans]
 
 
-def test_by_one_key_by_two_and_by_keys_of_other_types(postgres: Postgres, stock: str) -> None:
+def test_looks_up_by_one_key_two_keys_and_keys_of_other_types(
+    postgres: Postgres, stock: str
+) -> None:
     by_id = reader_of(postgres, "id")
     assert ask(by_id, 0, pa.array([1, 2, 5_000_000_000, 1])) == [
         [(1, "0.25"), (1, "9.00")], [(2, "0.50")], [], [(1, "0.25"), (1, "9.00")],
@@ -85,7 +87,7 @@ def test_by_one_key_by_two_and_by_keys_of_other_types(postgres: Postgres, stock:
     assert len(ask(reader_of(postgres, "at"), 0, times)[0]) == 3_000
 
 
-def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
+def test_queries_a_thousand_keys_at_once_and_cached_keys_not_at_all(
     postgres: Postgres, stock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -95,7 +97,7 @@ def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
     def counted(self: WorkerLookup, keys: list[pa.Array]) -> pa.Table:
         asked.append(len(keys[0]))
         under_way.release()
-        # Nobody goes on before all three are under way: they are asked at once.
+        # The barrier is passed only if all three queries run concurrently.
         if len(keys[0]) > 100:
             under_way.acquire()
         return plain(self, keys)
@@ -113,7 +115,9 @@ def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
     assert asked[3:] == [1]
 
 
-def test_a_database_that_is_away_is_told_so_and_asked_again(postgres: Postgres, stock: str) -> None:
+def test_an_unavailable_database_is_transient_and_queried_again(
+    postgres: Postgres, stock: str
+) -> None:
     reader = reader_of(postgres, "id", cache_rows=0)
     assert ask(reader, 0, pa.array([3])) == [[(3, "0.75")]]
     postgres.kill()
@@ -132,7 +136,7 @@ def test_a_database_that_is_away_is_told_so_and_asked_again(postgres: Postgres, 
         ("at TIMESTAMP_NTZ", "it is timestamp with time zone", "declare at TIMESTAMP."),
     ],
 )
-def test_columns_that_do_not_fit_are_rejected(
+def test_rejects_unsuitable_columns(
     postgres: Postgres, stock: str, columns: str, why: str, hint: str
 ) -> None:
     with pytest.raises(TidegateError) as caught:
@@ -140,7 +144,7 @@ def test_columns_that_do_not_fit_are_rejected(
     assert why in caught.value.message and hint in (caught.value.hint or "")
 
 
-def test_a_value_that_does_not_fit_stops_and_says_which(postgres: Postgres, stock: str) -> None:
+def test_a_value_that_does_not_fit_is_an_error(postgres: Postgres, stock: str) -> None:
     lookup = lookup_of(postgres, "id BIGINT, price DECIMAL(3,2)")
     with pytest.raises(TidegateError, match="a value of the column price does not fit"):
         lookup.reader([("id", "BIGINT"), ("price", "DECIMAL(3,2)")], ["id"]).open(None, 0).find(
@@ -148,7 +152,7 @@ def test_a_value_that_does_not_fit_stops_and_says_which(postgres: Postgres, stoc
         )
 
 
-def test_rows_that_are_read_twice_would_be_asked_for_twice(postgres: Postgres) -> None:
+def test_rejects_queries_that_read_looked_up_rows_twice(postgres: Postgres) -> None:
     script = f"""
     CREATE SOURCE o (id BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');
     CREATE LOOKUP TABLE stock (id BIGINT, part STRING) WITH ({postgres.options("stock")});

@@ -1,4 +1,4 @@
-"""The loop of a pipeline with sinks in a real PostgreSQL, killed at every step, without Spark.
+"""A pipeline with sinks in a real PostgreSQL, killed at every step, without Spark.
 
 Rows get random ids when they are computed: two sinks only agree if nothing is computed twice.
 """
@@ -13,7 +13,7 @@ import pytest
 
 from tests.real.postgres import Postgres
 from tests.support.compiling import compile_text
-from tests.support.pipelines import PipelineHarness, Killed, PythonPipeline, expected
+from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, expected
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.registry import SINKS
@@ -23,8 +23,8 @@ from tidegate.runtime.pipeline import EpochStep
 ROWS = StreamRows((("a", "BIGINT"), ("id", "STRING")))
 
 
-class PostgresHouse(PipelineHarness):
-    """One stream with two sinks in PostgreSQL and one that is kept."""
+class PostgresPipelineHarness(PipelineHarness):
+    """A stream with two sinks in PostgreSQL and a memory sink."""
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
         super().__init__(folder, streams=0)
@@ -61,8 +61,8 @@ class PostgresHouse(PipelineHarness):
         kept = self.rows("kept0")
         assert [a for a, _ in kept] == expected(*values)
         assert self.rows("one") == self.rows("two") == kept
-        # What an attempt left that was never decided goes when the sink is opened again, unless the
-        # stream died before its first manifest: then nobody knows whose it is.
+        # Staging tables of uncommitted epochs are dropped when the sink is opened again, unless the
+        # stream crashed before its first manifest: then their owner is unknown.
         last = self.run()
         assert last.failure is None
         stream = last._manifest.streams["t0"].id
@@ -70,13 +70,13 @@ class PostgresHouse(PipelineHarness):
 
 
 @pytest.fixture
-def harness(tmp_path: Path, postgres: Postgres) -> PostgresHouse:
-    return PostgresHouse(tmp_path, postgres)
+def harness(tmp_path: Path, postgres: Postgres) -> PostgresPipelineHarness:
+    return PostgresPipelineHarness(tmp_path, postgres)
 
 
 @pytest.mark.parametrize("step", EpochStep)
-def test_killed_at_every_step_each_row_is_there_once(
-    harness: PostgresHouse, monkeypatch: pytest.MonkeyPatch, step: EpochStep
+def test_survives_a_kill_at_every_step_without_duplicates(
+    harness: PostgresPipelineHarness, monkeypatch: pytest.MonkeyPatch, step: EpochStep
 ) -> None:
     values: list[int] = []
     for times in range(1, 4):
@@ -97,10 +97,10 @@ def test_killed_at_every_step_each_row_is_there_once(
     harness.check(*values)
 
 
-def test_a_server_that_crashes_between_the_decision_and_the_commit(
-    harness: PostgresHouse, monkeypatch: pytest.MonkeyPatch
+def test_survives_a_server_crash_between_commit_and_publish(
+    harness: PostgresPipelineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is waited for, says why, and what was staged is still there."""
+    """The pipeline waits for the server and reports the reason; staged rows survive."""
     harness.insert(1, 2)
     told: list[str] = []
     crashed = [False]

@@ -1,4 +1,4 @@
-"""A sink of a real PostgreSQL, step by step and without Spark: exactly once, and what it rejects."""
+"""The postgres sink with a real server, without Spark: exactly-once, and rejected tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sink_of(
 
 
 def staged(sink: PostgresSink, epoch: EpochId, *tasks: list[dict[str, Any]]) -> list[Any]:
-    """What tasks have staged for an epoch."""
+    """Stage the rows of an epoch and return the committables."""
     names = [name for name, _ in sink.rows.columns] + (["_op"] if sink.rows.has_op else [])
     schema = pa.schema([(name, pa.int64() if name == "id" else pa.string()) for name in names])
     factory = sink.writer_factory(schema)
@@ -75,20 +75,20 @@ def row(number: int, name: str | None = None, op: str | None = None) -> dict[str
     return {"id": number, "name": name, **({"_op": op} if op else {})}
 
 
-def there(postgres: Postgres, table: str) -> list[tuple[Any, ...]]:
+def table_rows(postgres: Postgres, table: str) -> list[tuple[Any, ...]]:
     return sorted(postgres.query(f"SELECT id, name FROM {table}"))
 
 
 E0, E1, E2 = EpochId(0, 0), EpochId(0, 1), EpochId(0, 2)
 
 
-def test_nothing_is_seen_before_the_commit_and_a_commit_can_be_repeated(
+def test_rows_are_invisible_before_publish_which_can_be_repeated(
     postgres: Postgres, table: str
 ) -> None:
     sink = opened(postgres, table)
     committables = staged(sink, E0, [row(1, "a"), row(2, None)], [row(1, "a")], [])
     assert len(committables) == 2
-    assert there(postgres, table) == []
+    assert table_rows(postgres, table) == []
     for _ in range(3):
         sink.publish(E0, committables)
     assert sorted(postgres.query(f"SELECT id, count(*) FROM {table} GROUP BY id")) == [
@@ -96,7 +96,7 @@ def test_nothing_is_seen_before_the_commit_and_a_commit_can_be_repeated(
         (2, 1),
     ]
     assert postgres.staged() == []
-    # A process that comes later finishes what was decided, once.
+    # A later process publishes the committed epoch, once.
     again = staged(sink, E1, [row(3, "c")])
     other = sink_of(postgres, table)
     other.recover(CommittedState(E1, again, E1))
@@ -105,7 +105,7 @@ def test_nothing_is_seen_before_the_commit_and_a_commit_can_be_repeated(
     assert postgres.query(f"SELECT id FROM {table} WHERE id = 3") == [(3,)]
 
 
-def test_what_was_staged_and_never_decided_is_swept_but_not_that_of_the_next_epoch(
+def test_recover_drops_staging_tables_except_of_the_next_epoch(
     postgres: Postgres, table: str
 ) -> None:
     sink = opened(postgres, table)
@@ -120,7 +120,7 @@ def test_what_was_staged_and_never_decided_is_swept_but_not_that_of_the_next_epo
     ] == [2, 3]
 
 
-def test_two_sinks_of_one_task_do_not_disturb_each_other(postgres: Postgres, table: str) -> None:
+def test_two_sinks_of_one_task_are_independent(postgres: Postgres, table: str) -> None:
     one = opened(postgres, table)
     other = sink_of(postgres, f"{table}_b")
     other.name = "other"
@@ -132,7 +132,7 @@ def test_two_sinks_of_one_task_do_not_disturb_each_other(postgres: Postgres, tab
             writer_factory.add(pa.Table.from_pylist([row(number, "a")], schema))
     for sink, writer_factory in zip((one, other), writer_factories, strict=True):
         sink.publish(E0, writer_factory.finish())
-    assert there(postgres, table) == there(postgres, f"{table}_b") == [(1, "a"), (2, "a")]
+    assert table_rows(postgres, table) == table_rows(postgres, f"{table}_b") == [(1, "a"), (2, "a")]
 
 
 def test_staged_rows_survive_a_crash_of_the_server(postgres: Postgres, table: str) -> None:
@@ -147,10 +147,10 @@ def test_staged_rows_survive_a_crash_of_the_server(postgres: Postgres, table: st
     postgres.start()
     sink.publish(E0, committables)
     sink.publish(E1, staged(sink, E1, [row(2, "b")]))
-    assert there(postgres, table) == [(1, "a"), (2, "b")]
+    assert table_rows(postgres, table) == [(1, "a"), (2, "b")]
 
 
-def test_a_pipeline_of_an_older_generation_cannot_commit(postgres: Postgres, table: str) -> None:
+def test_fences_older_generations(postgres: Postgres, table: str) -> None:
     zombie = opened(postgres, table)
     zombie.publish(E0, staged(zombie, E0, [row(1, "a")]))
     late = staged(zombie, E1, [row(2, "zombie")])
@@ -162,10 +162,10 @@ def test_a_pipeline_of_an_older_generation_cannot_commit(postgres: Postgres, tab
         zombie.publish(E1, late)
     newer.publish(EpochId(1, 4), staged(newer, EpochId(1, 4), [row(3, "c")]))
     zombie.publish(E0, [{"table": "_tidegate_gone", "rows": 1}])
-    assert there(postgres, table) == [(1, "a"), (3, "c")]
+    assert table_rows(postgres, table) == [(1, "a"), (3, "c")]
 
 
-def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejected(
+def test_rejects_a_marker_that_is_ahead_or_lost_or_of_another_pipeline(
     postgres: Postgres, table: str
 ) -> None:
     sink = opened(postgres, table)
@@ -188,10 +188,10 @@ changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None]
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(changes, min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_a_changelog_in_any_order_leaves_what_stands(
+def test_a_changelog_in_any_order_leaves_its_net_rows(
     postgres: Postgres, epochs: list, chance: Any
 ) -> None:
-    """Each step sets the row of a key, or deletes it; tasks get the changes in any order."""
+    """Each step upserts or deletes a key; the tasks get the changes in any order."""
     table = f"t{next(_numbers)}"
     sink = opened(postgres, table, KEYED)
     standing: dict[int, str] = {}
@@ -214,11 +214,11 @@ def test_a_changelog_in_any_order_leaves_what_stands(
         committables = staged(sink, epoch, rows[:half], rows[half:])
         sink.publish(epoch, committables)
         sink.publish(epoch, committables)
-        assert there(postgres, table) == sorted(standing.items())
+        assert table_rows(postgres, table) == sorted(standing.items())
     postgres.run(f"DROP TABLE {table}")
 
 
-def test_keys_that_are_null_and_upserts_without_deletes(postgres: Postgres, table: str) -> None:
+def test_updates_rows_with_null_keys_and_upserts_without_op(postgres: Postgres, table: str) -> None:
     rows = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
     sink = opened(postgres, table, rows)
     sink.publish(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def test_keys_that_are_null_and_upserts_without_deletes(postgres: Postgres, tabl
     other = opened(postgres, f"{table}_b", plain)
     other.publish(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
     other.publish(E1, staged(other, E1, [row(1, "c")]))
-    assert there(postgres, f"{table}_b") == [(1, "c"), (2, "b")]
+    assert table_rows(postgres, f"{table}_b") == [(1, "c"), (2, "b")]
 
 
 TYPES: list[tuple[str, pa.DataType, list[Any]]] = [
@@ -253,7 +253,7 @@ TYPES: list[tuple[str, pa.DataType, list[Any]]] = [
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_every_type_comes_back_as_it_was(postgres: Postgres, table: str, binary: bool) -> None:
+def test_every_type_round_trips(postgres: Postgres, table: str, binary: bool) -> None:
     kinds = [item for item in TYPES if not binary or not item[0].startswith(("ARRAY", "DECIMAL"))]
     columns = tuple((f"c{place}", kind) for place, (kind, _, _) in enumerate(kinds))
     sink = opened(postgres, table, StreamRows(columns))
@@ -278,7 +278,7 @@ def rejected(
     return caught.value
 
 
-def test_what_does_not_fit_is_rejected_when_it_is_opened(postgres: Postgres, table: str) -> None:
+def test_rejects_unsuitable_tables_when_opened(postgres: Postgres, table: str) -> None:
     error = rejected(postgres, table, create_table="false")
     assert f"public.{table}, which does not exist" in error.message
     postgres.run(f"CREATE TABLE {table} (id int, name text)")
@@ -296,7 +296,7 @@ def test_what_does_not_fit_is_rejected_when_it_is_opened(postgres: Postgres, tab
     assert "has no column name" in rejected(postgres, table).message
 
 
-def test_who_cannot_log_in_is_told_so_without_the_password(postgres: Postgres, table: str) -> None:
+def test_a_rejected_login_is_reported_without_the_password(postgres: Postgres, table: str) -> None:
     wrong = rejected(postgres, table, password="hunter2", connect_timeout="2 s")
     assert wrong.code == "TG-512" and "password authentication failed" in wrong.message
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
@@ -306,9 +306,7 @@ def test_who_cannot_log_in_is_told_so_without_the_password(postgres: Postgres, t
     assert rejected(postgres, table, port="1").code == "TG-509"
 
 
-def test_a_column_that_is_lost_later_shows_before_the_epoch_is_decided(
-    postgres: Postgres, table: str
-) -> None:
+def test_a_dropped_column_is_an_error_before_the_commit(postgres: Postgres, table: str) -> None:
     sink = opened(postgres, table)
     postgres.run(f"ALTER TABLE {table} DROP COLUMN name")
     with pytest.raises(TidegateError, match="name") as caught:

@@ -1,4 +1,4 @@
-"""A source of a real PostgreSQL: the whole table once, or by a growing column; without Spark."""
+"""The postgres source with a real server: a whole table, or new rows by an increasing column."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def source_of(
 def rows_of(
     source: PostgresSource, input_range: InputRange | None, arrival: bool = False
 ) -> list[list[dict[str, Any]]]:
-    """What each task reads."""
+    """Return the rows that each task reads."""
     assert input_range is not None
     reader = source.direct(Read((("id", "BIGINT"), ("name", "STRING")), arrival))
     return [
@@ -55,7 +55,7 @@ def rows_of(
     ]
 
 
-def test_a_table_is_read_once_in_one_snapshot_by_all_tasks(
+def test_all_tasks_read_a_table_in_one_snapshot(
     postgres: Postgres, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_source, "_MIN_SPLIT_PAGES", 1)
@@ -63,7 +63,7 @@ def test_a_table_is_read_once_in_one_snapshot_by_all_tasks(
     source = source_of(postgres, table)
     assert source.source.bounded
     input_range = source.plan_range(None, 3)
-    # What changes later is not seen, whenever a task runs, and however often.
+    # Later changes are not visible to any task attempt.
     postgres.run(f"DELETE FROM {table} WHERE id < 50; INSERT INTO {table} (name) VALUES ('late')")
     for _ in range(2):
         splits = rows_of(source, input_range, arrival=True)
@@ -81,7 +81,7 @@ def ids(source: PostgresSource, input_range: InputRange | None) -> list[int]:
 
 
 @pytest.mark.parametrize("column", ["id", "at"])
-def test_what_is_new_by_a_growing_column_and_nobody_is_overtaken(
+def test_reads_new_rows_without_missing_those_of_slow_transactions(
     postgres: Postgres, table: str, column: str
 ) -> None:
     source = source_of(postgres, table, increasing=column)
@@ -95,14 +95,14 @@ def test_what_is_new_by_a_growing_column_and_nobody_is_overtaken(
         slow.execute("BEGIN")
         slow.execute(f"INSERT INTO {table} (name) VALUES ('slow')")
         postgres.run(f"INSERT INTO {table} (name) VALUES ('fast')")
-        # Row 4 is there, and row 3 is not yet: reading up to 4 would miss it for ever.
+        # Row 4 is committed before row 3. Reading up to 4 would miss row 3 permanently.
         assert source.plan_range(first.offset, 2) is None
         assert source.plan_range(first.offset, 2) is None
         slow.execute("COMMIT")
     second = source.plan_range(first.offset, 2)
     assert ids(source, second) == [3, 4] and second is not None
     postgres.run(f"INSERT INTO {table} (name) VALUES ('e')")
-    # After a restart an offset is all that is known.
+    # After a restart only the offset is known.
     again = source_of(postgres, table, increasing=column)
     assert ids(again, again.plan_range(first.offset, 2)) == [3, 4, 5]
     assert ids(again, again.plan_range(second.offset, 2)) == [5]
@@ -111,7 +111,7 @@ def test_what_is_new_by_a_growing_column_and_nobody_is_overtaken(
 @pytest.mark.parametrize(
     ("column", "why"), [("nothing", "does not have"), ("name", "may be NULL"), ("day", "is date")]
 )
-def test_a_column_by_which_rows_would_be_missed_is_rejected(
+def test_rejects_columns_by_which_rows_would_be_missed(
     postgres: Postgres, table: str, column: str, why: str
 ) -> None:
     postgres.run(f"ALTER TABLE {table} ADD day date NOT NULL DEFAULT now()")
