@@ -41,8 +41,8 @@ def registry() -> Iterator[FakeRegistry]:
 
 
 def record(**fields: Any) -> str:
-    given = [{"name": name, "type": kind} for name, kind in fields.items()]
-    return json.dumps({"type": "record", "name": "r", "fields": given})
+    field_list = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return json.dumps({"type": "record", "name": "r", "fields": field_list})
 
 
 def columns(**kinds: str) -> pa.Schema:
@@ -51,16 +51,16 @@ def columns(**kinds: str) -> pa.Schema:
 
 def encoded(schema: str, *rows: dict[str, Any]) -> list[bytes]:
     parsed = fastavro.parse_schema(json.loads(schema))
-    found = []
+    records = []
     for row in rows:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, parsed, row)
-        found.append(out.getvalue())
-    return found
+        records.append(out.getvalue())
+    return records
 
 
-def decoded(schema: str, own: pa.Schema, *rows: dict[str, Any]) -> list[Any]:
-    texts, reasons = AvroDecoder(own, schema, None).texts(encoded(schema, *rows))
+def decoded(schema: str, arrow_schema: pa.Schema, *rows: dict[str, Any]) -> list[Any]:
+    texts, reasons = AvroDecoder(arrow_schema, schema, None).texts(encoded(schema, *rows))
     assert reasons == [None] * len(rows), reasons
     return [json.loads(text) for text in texts]
 
@@ -83,7 +83,7 @@ def test_converts_values_to_the_json_that_their_column_is_read_from() -> None:
         code={"type": "fixed", "name": "code", "size": 2},
         number={"type": "string", "logicalType": "uuid"},
     )  # fmt: skip
-    own = columns(
+    arrow_schema = columns(
         n="INT", x="DOUBLE", f="FLOAT", s="STRING", b="BOOLEAN", raw="BINARY", at="TIMESTAMP",
         ms="TIMESTAMP", local="TIMESTAMP_NTZ", day="DATE", price="DECIMAL(38,2)",
         who="STRUCT<age: INT>", xs="ARRAY<BIGINT>", tags="MAP<STRING, STRING>", kind="STRING",
@@ -97,8 +97,8 @@ def test_converts_values_to_the_json_that_their_column_is_read_from() -> None:
         "who": {"age": 3}, "xs": [1, None], "tags": {"a": "b"}, "kind": "B", "code": b"ab",
         "number": number,
     }  # fmt: skip
-    (found,) = decoded(schema, own, row)
-    assert found == {
+    (decoded_row,) = decoded(schema, arrow_schema, row)
+    assert decoded_row == {
         "n": -1, "x": 0.1, "f": 0.5, "s": 'ä "\n', "b": True, "raw": "AP8=",
         "at": "2026-01-02T03:04:05.678901+00:00", "ms": "2026-01-02T03:04:05.678000+00:00",
         "local": "2026-01-02T03:04:05.678901", "day": "2026-01-02",
@@ -108,9 +108,11 @@ def test_converts_values_to_the_json_that_their_column_is_read_from() -> None:
 
 
 def test_keeps_nan_and_infinity() -> None:
-    schema, own = record(x="double"), columns(x="DOUBLE")
-    found = [row["x"] for row in decoded(schema, own, *({"x": x} for x in (math.nan, math.inf)))]
-    assert math.isnan(found[0]) and found[1] == math.inf
+    schema, arrow_schema = record(x="double"), columns(x="DOUBLE")
+    values = [
+        row["x"] for row in decoded(schema, arrow_schema, *({"x": x} for x in (math.nan, math.inf)))
+    ]
+    assert math.isnan(values[0]) and values[1] == math.inf
 
 
 def test_explains_malformed_records_and_reads_the_others() -> None:
@@ -118,7 +120,7 @@ def test_explains_malformed_records_and_reads_the_others() -> None:
     texts, reasons = AvroDecoder(columns(id="BIGINT"), BIDS, None).texts(
         [good, b"", other[:-1], good + b"x", other]
     )
-    assert [json.loads(texts[place]) for place in (0, 4)] == [{"id": 1}, {"id": 300}]
+    assert [json.loads(texts[index]) for index in (0, 4)] == [{"id": 1}, {"id": 300}]
     assert reasons == [
         None,
         "the record does not match the Avro schema",
@@ -166,8 +168,8 @@ def test_checks_the_schema_for_types_that_json_would_hide(
 ) -> None:
     """Spark would read a number as seconds, and a text as base64."""
     decoder = AvroDecoder(columns(v=kind), record(v=field), None)
-    _, (found,) = decoder.texts([b"\0"])
-    assert found == reason
+    _, (actual,) = decoder.texts([b"\0"])
+    assert actual == reason
 
 
 def test_checks_a_named_type_at_each_use() -> None:
@@ -196,9 +198,9 @@ def test_reads_each_record_with_the_schema_of_its_id(registry: FakeRegistry) -> 
     assert read == [{"id": 1}, {"id": 2, "name": "b"}, {"id": 3}]
     no_id = "the record does not begin with a schema ID"
     assert reasons == [None] * 3 + ["the registry has no schema 9", no_id, no_id]
-    requests = len(registry.asked)
+    count = len(registry.requests)
     decoder.texts(values[:3])
-    assert len(registry.asked) == requests, "schemas are cached"
+    assert len(registry.requests) == count, "schemas are cached"
 
 
 def test_rejects_schemas_that_are_not_plain_avro(registry: FakeRegistry) -> None:
@@ -246,7 +248,7 @@ def test_does_not_follow_redirects_of_a_registry(registry: FakeRegistry) -> None
         login = Registry("s", registry.url, USER, PASSWORD)
         with pytest.raises(RunError, match="302"):
             login.schema(1)
-        assert other.asked == []
+        assert other.requests == []
 
 
 def test_reports_a_url_that_is_not_a_registry(registry: FakeRegistry) -> None:
@@ -257,15 +259,15 @@ def test_reports_a_url_that_is_not_a_registry(registry: FakeRegistry) -> None:
 # Writing
 
 
-def table(own: pa.Schema, rows: list[dict[str, Any]], gone: list[bool]) -> pa.Table:
-    whole = pa.Table.from_pylist(rows, own)
+def table(arrow_schema: pa.Schema, rows: list[dict[str, Any]], gone: list[bool]) -> pa.Table:
+    whole = pa.Table.from_pylist(rows, arrow_schema)
     return whole.append_column(KEY, pa.array(["k"] * len(rows))).append_column(
         DELETED, pa.array(gone)
     )
 
 
 def test_writes_rows_that_fastavro_and_the_source_read() -> None:
-    own = columns(
+    arrow_schema = columns(
         n="SMALLINT", i="BIGINT", x="DOUBLE", f="FLOAT", b="BOOLEAN", s="STRING", raw="BINARY",
         at="TIMESTAMP", local="TIMESTAMP_NTZ", day="DATE", price="DECIMAL(10,2)",
         who="STRUCT<age: INT, at: TIMESTAMP>", xs="ARRAY<STRUCT<a: INT>>",
@@ -277,32 +279,32 @@ def test_writes_rows_that_fastavro_and_the_source_read() -> None:
         "who": {"age": 3, "at": AT}, "xs": [{"a": 1}, None], "tags": {"a": 1},
     }  # fmt: skip
     empty = dict.fromkeys(row)
-    text = json.dumps(avro_schema("my-topic", own))
+    text = json.dumps(avro_schema("my-topic", arrow_schema))
     first, second, gone = AvroEncoder(text, None).values(
-        table(own, [row, empty, row], [False, False, True])
+        table(arrow_schema, [row, empty, row], [False, False, True])
     )
     assert gone is None
     parsed = fastavro.parse_schema(json.loads(text))
     for value, expected in ((first, row), (second, empty)):
         assert value is not None
         assert fastavro.schemaless_reader(io.BytesIO(value), parsed, None) == expected
-    texts, reasons = AvroDecoder(own, text, None).texts([first, second])
+    texts, reasons = AvroDecoder(arrow_schema, text, None).texts([first, second])
     assert reasons == [None, None] and json.loads(texts[1]) == empty
 
 
 def test_begins_records_with_their_schema_id() -> None:
-    own = columns(id="BIGINT")
-    text = json.dumps(avro_schema("t", own))
-    (value,) = AvroEncoder(text, 258).values(table(own, [{"id": 1}], [False]))
+    arrow_schema = columns(id="BIGINT")
+    text = json.dumps(avro_schema("t", arrow_schema))
+    (value,) = AvroEncoder(text, 258).values(table(arrow_schema, [{"id": 1}], [False]))
     assert value is not None and value[:5] == b"\0\0\0\1\2"
-    assert value[5:] == AvroEncoder(text, None).values(table(own, [{"id": 1}], [False]))[0]
+    assert value[5:] == AvroEncoder(text, None).values(table(arrow_schema, [{"id": 1}], [False]))[0]
 
 
 def test_writes_times_after_the_year_9999() -> None:
-    own = columns(at="TIMESTAMP", day="DATE")
+    arrow_schema = columns(at="TIMESTAMP", day="DATE")
     rows = pa.table(
         {
-            "at": pa.array([2**62], pa.int64()).cast(own.field("at").type),
+            "at": pa.array([2**62], pa.int64()).cast(arrow_schema.field("at").type),
             "day": pa.array([10_000_000], pa.int32()).cast(pa.date32()),
             KEY: pa.array(["k"]),
             DELETED: pa.array([False]),
@@ -312,7 +314,7 @@ def test_writes_times_after_the_year_9999() -> None:
         {"type": "record", "name": "t", "fields": [
             {"name": "at", "type": ["null", "long"]}, {"name": "day", "type": ["null", "int"]}]}
     )  # fmt: skip
-    (value,) = AvroEncoder(json.dumps(avro_schema("t", own)), None).values(rows)
+    (value,) = AvroEncoder(json.dumps(avro_schema("t", arrow_schema)), None).values(rows)
     assert value is not None
     read = fastavro.schemaless_reader(io.BytesIO(value), json.loads(plain), None)
     assert read == {"at": 2**62, "day": 10_000_000}

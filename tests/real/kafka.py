@@ -75,8 +75,8 @@ class Broker(systems.Broker):
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Delete the records before an offset, as retention would."""
         admin = self.admin()
-        place = TopicPartition(topic, partition, offset)
-        admin.delete_records([place])[place].result(30)
+        position = TopicPartition(topic, partition, offset)
+        admin.delete_records([position])[position].result(30)
 
     def produce(
         self,

@@ -23,7 +23,7 @@ class FakeRegistry(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.schemas: list[dict[str, Any]] = []
         self.subjects: dict[str, list[int]] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.needs_login = False
         self.code: int | None = None
         self.redirect: str | None = None
@@ -39,18 +39,18 @@ class FakeRegistry(ThreadingHTTPServer):
             self.schemas.append(item)
         return self.schemas.index(item) + 1
 
-    def answer(self, path: str, given: dict[str, Any] | None) -> tuple[int, Any]:
-        self.asked.append(path)
+    def answer(self, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        self.requests.append(path)
         if self.code is not None:
             # Some servers repeat parts of the request.
             return self.code, {"error_code": self.code, "message": f"no, {PASSWORD}"}
         _, first, second, *rest = path.split("/")
-        if given is None and (first, second) == ("schemas", "ids"):
+        if body is None and (first, second) == ("schemas", "ids"):
             number = int(rest[0])
-            known = 0 < number <= len(self.schemas)
-            return (200, self.schemas[number - 1]) if known else (404, {"error_code": 40403})
-        if given is not None and first == "subjects" and rest == ["versions"]:
-            number = self.add(given["schema"])
+            exists = 0 < number <= len(self.schemas)
+            return (200, self.schemas[number - 1]) if exists else (404, {"error_code": 40403})
+        if body is not None and first == "subjects" and rest == ["versions"]:
+            number = self.add(body["schema"])
             self.subjects.setdefault(unquote(second), []).append(number)
             return 200, {"id": number}
         return 404, {"error_code": 404}
@@ -66,19 +66,19 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers["Content-Length"])
         self._answer(json.loads(self.rfile.read(length)))
 
-    def _answer(self, given: dict[str, Any] | None) -> None:
+    def _answer(self, body: dict[str, Any] | None) -> None:
         login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         if self.server.needs_login and self.headers["Authorization"] != f"Basic {login}":
-            code, found = 401, {"error_code": 401}
+            code, content = 401, {"error_code": 401}
         else:
-            code, found = self.server.answer(self.path, given)
-        body = json.dumps(found).encode()
+            code, content = self.server.answer(self.path, body)
+        data = json.dumps(content).encode()
         self.send_response(code if self.server.redirect is None else 302)
         if self.server.redirect is not None:
             self.send_header("Location", self.server.redirect + self.path)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do not log."""
