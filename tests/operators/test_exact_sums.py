@@ -1,4 +1,4 @@
-"""Sums and averages of doubles where rows retract: exact, rounded once, to the bit."""
+"""Sums and averages of doubles with retractions are exact and rounded once."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.operators.test_accumulators import INF, NAN, D, L, call, rows_of
-from tidegate.operators.aggregate.functions import sums as exact
+from tests.operators.aggregate_inputs import INF, NAN, D, L, call_of, input_rows
+from tidegate.operators.aggregate.functions import sums
 from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 
 FLOAT = pa.float32()
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-# Magnitudes that cancel out, half units, the smallest and the largest.
+# Values that cancel out, half units, the smallest and the largest.
 CORNERS = [1.0, 1e16, -1e16, 1e308, -1e308, 5e-324, 2.0**53, 0.1, -0.1, 2.0**992, 2.0**1023]
 
 
-def changed(function: str, kind: pa.DataType, changes: list[tuple[Any, int]], cuts: int = 3) -> Any:
-    """The result of one group over values and weights, lifted and merged in parts."""
-    groups = Aggregator(GroupSpec((L,), (call(function, [kind], D),), retracts=True))
+def result_of(
+    function: str, kind: pa.DataType, changes: list[tuple[Any, int]], part_size: int = 3
+) -> Any:
+    """Return the result of one group over values with weights, combined from parts."""
+    aggregator = Aggregator(GroupSpec((L,), (call_of(function, [kind], D),), retracts=True))
     parts = []
-    for start in range(0, len(changes), cuts):
-        part = changes[start : start + cuts]
+    for start in range(0, len(changes), part_size):
+        part = changes[start : start + part_size]
         values = pa.array([value for value, _ in part], kind)
         weights = [weight for _, weight in part]
-        parts.append(groups.pre_aggregate(rows_of([7] * len(part), {"a0_0": values}, weights)))
+        parts.append(
+            aggregator.pre_aggregate(input_rows([7] * len(part), {"a0_0": values}, weights))
+        )
     while len(parts) > 1:
         parts = [
-            groups.combine_parts(parts[place : place + 2]) for place in range(0, len(parts), 2)
+            aggregator.combine_parts(parts[index : index + 2]) for index in range(0, len(parts), 2)
         ]
-    return groups.evaluate(parts[0])["r0"][0].as_py()
+    return aggregator.evaluate(parts[0])["r0"][0].as_py()
 
 
-def nearest(values: list[float]) -> float:
+def nearest_sum(values: list[float]) -> float:
+    """Return the double that is nearest to the exact sum."""
     total = sum(map(Fraction, values), Fraction(0))
     try:
         return float(total)
@@ -52,59 +57,59 @@ def bits(value: float) -> str:
     return value.hex()
 
 
-@pytest.mark.parametrize("cuts", [1, 2, 3])
-def test_a_large_value_that_is_retracted_leaves_what_was_there(cuts: int) -> None:
+@pytest.mark.parametrize("part_size", [1, 2, 3])
+def test_retracting_a_large_value_restores_the_sum(part_size: int) -> None:
     changes = [(1.0, 1), (1e16, 1), (1e16, -1)]
-    assert changed("sum", D, changes, cuts) == 1.0
-    assert changed("avg", D, changes, cuts) == 1.0
+    assert result_of("sum", D, changes, part_size) == 1.0
+    assert result_of("avg", D, changes, part_size) == 1.0
 
 
-def test_a_running_total_returns_to_zero() -> None:
+def test_running_sum_returns_to_zero() -> None:
     pick = random.Random(3)
     values = [pick.uniform(-1, 1) * 10.0 ** pick.randrange(-20, 20) for _ in range(500)]
-    there = [(value, 1) for value in values]
-    gone = [(value, -1) for value in pick.sample(values, len(values))]
-    assert bits(changed("sum", D, [*there, (0.0, 1), *gone], 50)) == bits(0.0)
-    assert bits(changed("sum", D, [*there, (0.1, 1), *gone], 50)) == bits(0.1)
+    added = [(value, 1) for value in values]
+    retracted = [(value, -1) for value in pick.sample(values, len(values))]
+    assert bits(result_of("sum", D, [*added, (0.0, 1), *retracted], 50)) == bits(0.0)
+    assert bits(result_of("sum", D, [*added, (0.1, 1), *retracted], 50)) == bits(0.1)
 
 
-def test_infinities_and_nan_are_retracted() -> None:
+def test_infinities_and_nan_can_be_retracted() -> None:
     changes: list[tuple[Any, int]] = [(1.5, 1), (INF, 1), (-INF, 1), (NAN, 1)]
-    assert math.isnan(changed("sum", D, changes))
+    assert math.isnan(result_of("sum", D, changes))
     changes.append((NAN, -1))
-    assert math.isnan(changed("sum", D, changes))
+    assert math.isnan(result_of("sum", D, changes))
     changes.append((-INF, -1))
-    assert changed("sum", D, changes) == INF and changed("avg", D, changes) == INF
+    assert result_of("sum", D, changes) == INF and result_of("avg", D, changes) == INF
     changes.append((INF, -1))
-    assert changed("sum", D, changes) == 1.5
+    assert result_of("sum", D, changes) == 1.5
 
 
-def test_nothing_is_left_of_values_that_were_all_retracted() -> None:
-    assert changed("sum", D, [(1.5, 1), (1.5, -1), (None, 1)]) is None
-    assert changed("avg", D, [(1.5, 1), (1.5, -1), (None, 1)]) is None
+def test_result_is_null_after_all_values_are_retracted() -> None:
+    assert result_of("sum", D, [(1.5, 1), (1.5, -1), (None, 1)]) is None
+    assert result_of("avg", D, [(1.5, 1), (1.5, -1), (None, 1)]) is None
 
 
-def test_a_sum_may_leave_the_range_of_doubles_and_come_back() -> None:
+def test_sum_may_leave_the_range_of_doubles_and_return() -> None:
     huge = [(1e308, 1)] * 9
-    assert changed("sum", D, [*huge, *[(1e308, -1)] * 8]) == 1e308
-    assert changed("sum", D, [*huge, (2.5, 1), *[(1e308, -1)] * 9]) == 2.5
-    assert changed("sum", D, huge) == INF
-    assert changed("sum", D, [(-1e308, 1)] * 9) == -INF
+    assert result_of("sum", D, [*huge, *[(1e308, -1)] * 8]) == 1e308
+    assert result_of("sum", D, [*huge, (2.5, 1), *[(1e308, -1)] * 9]) == 2.5
+    assert result_of("sum", D, huge) == INF
+    assert result_of("sum", D, [(-1e308, 1)] * 9) == -INF
 
 
 @pytest.mark.parametrize("values", [[5, 7, -3], [2**53, 1, 1], [2**62, 2**62, 1, -(2**62)]])
 def test_averages_of_integers_are_exact(values: list[int]) -> None:
     changes = [(value, 1) for value in values]
     expected = float(sum(values)) / len(values)
-    assert changed("avg", L, changes) == expected
-    assert changed("avg", L, [(2**63 - 1, 1), *changes, (2**63 - 1, -1)]) == expected
+    assert result_of("avg", L, changes) == expected
+    assert result_of("avg", L, [(2**63 - 1, 1), *changes, (2**63 - 1, -1)]) == expected
 
 
-def test_floats_are_added_as_doubles() -> None:
+def test_floats_are_summed_as_doubles() -> None:
     values = np.array([0.1, 1e30, -3.5e-20, 0.1], np.float32)
     changes: list[tuple[Any, int]] = [(value, 1) for value in values]
-    expected = nearest([float(values[0]), float(values[2]), float(values[3])])
-    assert changed("sum", FLOAT, [*changes, (values[1], -1)]) == expected
+    expected = nearest_sum([float(values[0]), float(values[2]), float(values[3])])
+    assert result_of("sum", FLOAT, [*changes, (values[1], -1)]) == expected
 
 
 @settings(deadline=None, max_examples=300)
@@ -113,40 +118,40 @@ def test_floats_are_added_as_doubles() -> None:
 @example([2.0**53, 1.0, -5e-324], None)
 @example([2.0**53, 3.0, -5e-324], None)
 @example([-(2.0**53), -1.0, -5e-324], None)
-def test_the_sum_is_the_nearest_double(values: list[float], data: Any) -> None:
+def test_sum_is_the_nearest_double(values: list[float], data: Any) -> None:
     noise = data.draw(st.lists(FINITE, max_size=8)) if data is not None else []
-    cuts = data.draw(st.integers(1, 9)) if data is not None else 2
+    part_size = data.draw(st.integers(1, 9)) if data is not None else 2
     changes = [*((value, 1) for value in [*noise, *values]), *((value, -1) for value in noise)]
-    got = changed("sum", D, [(0.0, 1), *changes], cuts)
-    assert bits(got) == bits(nearest(values) + 0.0)
+    total = result_of("sum", D, [(0.0, 1), *changes], part_size)
+    assert bits(total) == bits(nearest_sum(values) + 0.0)
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 4), FINITE), max_size=60), st.integers(1, 7))
-def test_many_rows_are_added_in_pieces(rows: list[tuple[int, float]], most: int) -> None:
+def test_many_rows_are_summed_in_pieces(rows: list[tuple[int, float]], max_addends: int) -> None:
     ids = np.array([group for group, _ in rows], np.int64)
     values = np.array([math.remainder(value, 2.0**900) for _, value in rows], np.float64)
-    with patch.object(exact, "_MAX_ADDENDS", most):
-        digits, above = exact.digit_sums(values, ids, 5)
-    assert not above.any()
+    with patch.object(sums, "_MAX_ADDENDS", max_addends):
+        digits, carry = sums.digit_sums(values, ids, 5)
+    assert not carry.any()
     places = sorted(digits, reverse=True)
     matrix = np.array([digits[place] for place in places]).reshape(len(places), 5).T
     matrix = np.array([[*row[row != 0], *row[row == 0]] for row in matrix])
-    expected = [nearest(list(values[ids == group])) for group in range(5)]
-    assert exact.round_digits(matrix.reshape(5, -1)).tolist() == expected
+    expected = [nearest_sum(list(values[ids == group])) for group in range(5)]
+    assert sums.round_digits(matrix.reshape(5, -1)).tolist() == expected
 
 
-SPREADS = ["stddev_samp", "stddev_pop", "var_samp", "var_pop"]
+VARIANCES = ["stddev_samp", "stddev_pop", "var_samp", "var_pop"]
 
 
-@pytest.mark.parametrize("function", SPREADS)
+@pytest.mark.parametrize("function", VARIANCES)
 @settings(deadline=None, max_examples=40)
 @given(values=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=12), data=st.data())
-def test_spreads_are_those_of_the_rows_that_are_left(
+def test_variances_equal_those_of_the_remaining_rows(
     function: str, values: list[float], data: st.DataObject
 ) -> None:
     noise = data.draw(st.lists(st.floats(-1e15, 1e15), max_size=6))
     mixed = data.draw(st.permutations([*values, *noise]))
-    alone = changed(function, D, [(value, 1) for value in values], len(values))
+    expected = result_of(function, D, [(value, 1) for value in values], len(values))
     changes = [*((value, 1) for value in mixed), *((value, -1) for value in noise)]
-    assert repr(changed(function, D, changes)) == repr(alone)
+    assert repr(result_of(function, D, changes)) == repr(expected)

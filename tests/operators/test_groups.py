@@ -1,4 +1,4 @@
-"""Tables of groups: shapes, keys, panes, bags in order of arrival."""
+"""Groups as tables: keys, panes, empty groups, and bags in order of arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.operators.test_accumulators import EXAMPLES, NAN, D, L, S, call, rows_of
+from tests.operators.aggregate_inputs import NAN, D, L, S, call_of, input_rows
+from tests.operators.test_aggregate_functions import EXAMPLES
 from tidegate.columns import HASH, PANE, ROWS, WEIGHT
 from tidegate.errors import RunError
 from tidegate.operators.aggregate.functions import AggregateCall
@@ -20,26 +21,26 @@ from tidegate.operators.kernels.keys import find_rows, group_ids
 from tidegate.operators.kernels.weighted_rows import unpaired
 
 COUNT = AggregateCall("count", "count(*)", (), L)
-LIST = call("collect_list", [L], pa.list_(L))
+LIST = call_of("collect_list", [L], pa.list_(L))
 
 
-def keyed(kind: pa.DataType, keys: list[Any]) -> pa.Table:
+def rows_with_keys(kind: pa.DataType, keys: list[Any]) -> pa.Table:
     zeros = pa.array(np.zeros(len(keys), np.int64))
     return pa.table({PANE: zeros, HASH: zeros, "k0": pa.array(keys, kind)})
 
 
-def changes(groups: Aggregator, rows: list[tuple[int | None, int]]) -> Any:
-    """Lifted rows of one group: values and weights."""
+def pre_aggregate(aggregator: Aggregator, rows: list[tuple[int | None, int]]) -> Any:
+    """Return the partial aggregate of one group; rows are values and weights."""
     column = pa.array([value for value, _ in rows], L)
-    return groups.pre_aggregate(
-        rows_of([0] * len(rows), {"a0_0": column}, [weight for _, weight in rows])
+    return aggregator.pre_aggregate(
+        input_rows([0] * len(rows), {"a0_0": column}, [weight for _, weight in rows])
     )
 
 
-def test_keys_that_are_equal_are_one_group() -> None:
-    groups = Aggregator(GroupSpec((D,), (COUNT,)))
-    table = keyed(D, [0.0, -0.0, NAN, -NAN, None, None, 1.0])
-    result = groups.evaluate(groups.pre_aggregate(table))
+def test_equal_keys_are_one_group() -> None:
+    aggregator = Aggregator(GroupSpec((D,), (COUNT,)))
+    table = rows_with_keys(D, [0.0, -0.0, NAN, -NAN, None, None, 1.0])
+    result = aggregator.evaluate(aggregator.pre_aggregate(table))
     counts = dict(zip(map(repr, result["k0"].to_pylist()), result["r0"].to_pylist(), strict=True))
     assert counts == {"0.0": 2, "nan": 2, "None": 2, "1.0": 1}
 
@@ -65,38 +66,38 @@ NESTED: list[tuple[pa.DataType, list[Any], dict[str, int]]] = [
 def test_nested_keys_are_groups(
     kind: pa.DataType, keys: list[Any], expected: dict[str, int], retracts: bool
 ) -> None:
-    """What is shown of a key is 0.0, NaN, and a map in the order of its keys, as Spark has it."""
-    calls = (COUNT, call("count", [L], L, distinct=True), call("first", [L], L))
-    groups = Aggregator(GroupSpec((kind,), calls, retracts))
+    """Keys are shown with 0.0, NaN and sorted map entries, as in Spark."""
+    calls = (COUNT, call_of("count", [L], L, distinct=True), call_of("first", [L], L))
+    aggregator = Aggregator(GroupSpec((kind,), calls, retracts))
     parts = []
-    for place, key in enumerate(keys):
-        rows = keyed(kind, [key, key])
-        rows = rows.append_column("a1_0", pa.array([place, place]))
-        rows = rows.append_column("a2_0", pa.array([place, place]))
-        parts.append(groups.pre_aggregate(rows.append_column(WEIGHT, pa.array([1, 1], L))))
+    for number, key in enumerate(keys):
+        rows = rows_with_keys(kind, [key, key])
+        rows = rows.append_column("a1_0", pa.array([number, number]))
+        rows = rows.append_column("a2_0", pa.array([number, number]))
+        parts.append(aggregator.pre_aggregate(rows.append_column(WEIGHT, pa.array([1, 1], L))))
         if retracts:
-            back = rows.slice(1).append_column(WEIGHT, pa.array([-1], L))
-            parts.append(groups.pre_aggregate(back))
-    result = groups.evaluate(groups.combine_parts(parts))
-    shown = list(map(repr, result["k0"].to_pylist()))
-    each = 1 if retracts else 2
-    assert dict(zip(shown, result["r0"].to_pylist(), strict=True)) == {
-        key: each * count for key, count in expected.items()
+            retractions = rows.slice(1).append_column(WEIGHT, pa.array([-1], L))
+            parts.append(aggregator.pre_aggregate(retractions))
+    result = aggregator.evaluate(aggregator.combine_parts(parts))
+    shown_keys = list(map(repr, result["k0"].to_pylist()))
+    rows_per_key = 1 if retracts else 2
+    assert dict(zip(shown_keys, result["r0"].to_pylist(), strict=True)) == {
+        key: rows_per_key * count for key, count in expected.items()
     }
-    assert dict(zip(shown, result["r1"].to_pylist(), strict=True)) == expected
+    assert dict(zip(shown_keys, result["r1"].to_pylist(), strict=True)) == expected
     assert sorted(result["r2"].to_pylist())[0] == 0
 
 
-def test_a_key_that_cannot_be_compared_is_rejected() -> None:
+def test_key_that_cannot_be_compared_is_rejected() -> None:
     with pytest.raises(RunError, match="GROUP BY is not supported over map"):
         GroupSpec((pa.map_(pa.struct([("a", L)]), L),), (COUNT,))
 
 
-def test_panes_are_groups_of_their_own() -> None:
-    groups = Aggregator(GroupSpec((), (COUNT, call("count", [S], L, distinct=True))))
+def test_panes_are_separate_groups() -> None:
+    aggregator = Aggregator(GroupSpec((), (COUNT, call_of("count", [S], L, distinct=True))))
     rows = pa.table({PANE: [10, 10, 20], HASH: [0, 0, 0], "a1_0": ["a", "b", "a"]})
-    tables = groups.pre_aggregate(rows)
-    assert groups.evaluate(tables).sort_by(PANE).to_pylist() == [
+    tables = aggregator.pre_aggregate(rows)
+    assert aggregator.evaluate(tables).sort_by(PANE).to_pylist() == [
         {PANE: 10, HASH: 0, "r0": 2, "r1": 2},
         {PANE: 20, HASH: 0, "r0": 1, "r1": 1},
     ]
@@ -105,91 +106,96 @@ def test_panes_are_groups_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("retracts", [False, True])
-def test_a_group_without_rows_has_the_results_of_nothing(retracts: bool) -> None:
-    """States are NULL where an aggregate without keys saw no rows."""
+def test_group_without_rows_has_default_results(retracts: bool) -> None:
+    """An aggregate without keys and rows has NULL states."""
     calls = tuple(
-        call(name, [kind], result, **options)
+        call_of(name, [kind], result, **options)
         for name, kind, result, _, _, options in EXAMPLES
         if not pa.types.is_nested(kind)
     )
-    groups = Aggregator(GroupSpec((), calls, retracts))
-    zero = {PANE: 0, HASH: 0, ROWS: 0}
-    main = groups.schemas[0]
-    one = pa.table([pa.array([zero.get(f.name)], f.type) for f in main], schema=main)
-    empty = groups.empty()
-    nothing = groups.evaluate((one, *empty[1:])).to_pylist()[0]
+    aggregator = Aggregator(GroupSpec((), calls, retracts))
+    zeros = {PANE: 0, HASH: 0, ROWS: 0}
+    main = aggregator.schemas[0]
+    empty_group = pa.table([pa.array([zeros.get(f.name)], f.type) for f in main], schema=main)
+    empty = aggregator.empty()
+    results = aggregator.evaluate((empty_group, *empty[1:])).to_pylist()[0]
     for index, item in enumerate(calls):
         expected: Any = None
         if pa.types.is_list(item.result) and "percentile" not in item.function:
             expected = []
         elif "count" in item.function:
             expected = 0
-        assert nothing[f"r{index}"] == expected, item.function
-    assert groups.evaluate(empty).num_rows == 0
-    merged = groups.evaluate(groups.combine(concat([(one, *empty[1:])] * 2))).to_pylist()[0]
-    assert merged == nothing
+        assert results[f"r{index}"] == expected, item.function
+    assert aggregator.evaluate(empty).num_rows == 0
+    merged = aggregator.evaluate(
+        aggregator.combine(concat([(empty_group, *empty[1:])] * 2))
+    ).to_pylist()[0]
+    assert merged == results
 
 
-def test_lifting_no_rows_gives_no_groups() -> None:
+def test_no_rows_are_no_groups() -> None:
     calls = tuple(
-        call(name, [kind], result, **options) for name, kind, result, _, _, options in EXAMPLES
+        call_of(name, [kind], result, **options) for name, kind, result, _, _, options in EXAMPLES
     )
-    groups = Aggregator(GroupSpec((L,), calls))
-    columns = {f"a{i}_0": pa.array([], one.arguments[0]) for i, one in enumerate(calls)}
-    tables = groups.pre_aggregate(rows_of([], columns))
+    aggregator = Aggregator(GroupSpec((L,), calls))
+    columns = {f"a{i}_0": pa.array([], item.arguments[0]) for i, item in enumerate(calls)}
+    tables = aggregator.pre_aggregate(input_rows([], columns))
     assert [table.num_rows for table in tables] == [0] * len(tables)
-    assert tuple(table.schema for table in tables) == groups.schemas
-    assert groups.combine_parts([]) == groups.empty()
+    assert tuple(table.schema for table in tables) == aggregator.schemas
+    assert aggregator.combine_parts([]) == aggregator.empty()
 
 
-def test_a_row_taken_back_is_the_latest_equal_one() -> None:
-    groups = Aggregator(GroupSpec((L,), (LIST,), retracts=True))
-    tables = changes(groups, [(1, 1), (2, 1), (1, 1), (3, 1), (1, -1), (3, -1)])
+def test_retraction_removes_the_latest_identical_row() -> None:
+    aggregator = Aggregator(GroupSpec((L,), (LIST,), retracts=True))
+    tables = pre_aggregate(aggregator, [(1, 1), (2, 1), (1, 1), (3, 1), (1, -1), (3, -1)])
     assert tables[1]["v0"].to_pylist() == [1, 2]
-    assert groups.evaluate(tables)["r0"].to_pylist() == [[1, 2]]
+    assert aggregator.evaluate(tables)["r0"].to_pylist() == [[1, 2]]
 
 
-def test_what_is_taken_back_before_it_came_waits() -> None:
-    groups = Aggregator(GroupSpec((L,), (LIST,), retracts=True))
-    early, late = changes(groups, [(1, -1)]), changes(groups, [(2, 1), (1, 1), (1, 1)])
-    both = groups.combine_parts([early, late])
+def test_retraction_before_its_row_waits_for_it() -> None:
+    aggregator = Aggregator(GroupSpec((L,), (LIST,), retracts=True))
+    early, late = (
+        pre_aggregate(aggregator, [(1, -1)]),
+        pre_aggregate(aggregator, [(2, 1), (1, 1), (1, 1)]),
+    )
+    both = aggregator.combine_parts([early, late])
     assert both[1][ROWS].to_pylist() == [-1, 1, 1, 1]
-    assert groups.evaluate(both)["r0"].to_pylist() == [[2, 1]]
-    assert groups.evaluate(early)["r0"].to_pylist() == [[]]
+    assert aggregator.evaluate(both)["r0"].to_pylist() == [[2, 1]]
+    assert aggregator.evaluate(early)["r0"].to_pylist() == [[]]
 
 
-def test_nulls_are_values_where_they_count() -> None:
-    first = Aggregator(GroupSpec((L,), (call("first", [L], L),), retracts=True))
-    tables = changes(first, [(None, 1), (5, 1)])
+def test_null_is_a_value_of_first() -> None:
+    first = Aggregator(GroupSpec((L,), (call_of("first", [L], L),), retracts=True))
+    tables = pre_aggregate(first, [(None, 1), (5, 1)])
     assert first.evaluate(tables)["r0"].to_pylist() == [None]
-    without = first.combine_parts([tables, changes(first, [(None, -1)])])
+    without = first.combine_parts([tables, pre_aggregate(first, [(None, -1)])])
     assert first.evaluate(without)["r0"].to_pylist() == [5]
     assert without[1].num_rows == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, -1])), min_size=1, max_size=30))
-def test_unmatched_brackets(pairs: list[tuple[int, int]]) -> None:
+def test_unpaired_rows_and_retractions(pairs: list[tuple[int, int]]) -> None:
     pairs = sorted(pairs, key=lambda pair: pair[0])
     expected = [True] * len(pairs)
-    opened: dict[int, list[int]] = {0: [], 1: [], 2: []}
-    for place, (run, sign) in enumerate(pairs):
-        if sign > 0:
-            opened[run].append(place)
-        elif opened[run]:
-            expected[place] = expected[opened[run].pop()] = False
-    ids, signs = (np.array(column) for column in zip(*pairs, strict=True))
-    assert unpaired(ids, signs).tolist() == expected
+    open_rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for index, (id, weight) in enumerate(pairs):
+        if weight > 0:
+            open_rows[id].append(index)
+        elif open_rows[id]:
+            expected[index] = expected[open_rows[id].pop()] = False
+    ids, weights = (np.array(column) for column in zip(*pairs, strict=True))
+    assert unpaired(ids, weights).tolist() == expected
 
 
-def test_places_and_ids() -> None:
-    table = keyed(S, ["a", None, "b"])
-    assert find_rows(table, keyed(S, ["b", "c", None]), ["k0"]).tolist() == [2, -1, 1]
-    ids, count = group_ids(keyed(S, ["a", "b", "a"]), ["k0"])
+def test_find_rows_and_group_ids() -> None:
+    table = rows_with_keys(S, ["a", None, "b"])
+    assert find_rows(table, rows_with_keys(S, ["b", "c", None]), ["k0"]).tolist() == [2, -1, 1]
+    ids, count = group_ids(rows_with_keys(S, ["a", "b", "a"]), ["k0"])
     assert count == 2 and ids[0] == ids[2] != ids[1]
 
 
-def test_weights_are_needed_only_where_rows_are_taken_back() -> None:
-    rows = keyed(L, [1, 1]).append_column(WEIGHT, pa.array([1, -1], L))
+def test_weights_are_ignored_without_retractions() -> None:
+    rows = rows_with_keys(L, [1, 1]).append_column(WEIGHT, pa.array([1, -1], L))
     assert Aggregator(GroupSpec((L,), (COUNT,), retracts=True)).pre_aggregate(rows)[0][
         ROWS
     ].to_pylist() == [0]

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.operators.test_accumulators import INF, NAN, PAIRS, rows_of, same
+from tests.operators.aggregate_inputs import INF, NAN, input_rows, same_result
+from tests.operators.test_aggregate_functions import PAIRS
 from tidegate.errors import RunError
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
@@ -182,21 +183,23 @@ def through_groups(
             for place, name in enumerate(a.arguments)
         }
         weights = [weight] * part.num_rows if back else None
-        return groups.pre_aggregate(rows_of(part["k"].to_pylist(), columns, weights))
+        return groups.pre_aggregate(input_rows(part["k"].to_pylist(), columns, weights))
 
     parts = [lifted(rows.slice(start, 20), 1) for start in range(0, rows.num_rows, 20)]
     if back:
         noise = rows.slice(5, 30)
         parts += [lifted(noise, 1), lifted(noise, -1)]
-    return groups.evaluate(groups.combine_parts([groups.combine_parts(parts[:2]), *parts[2:]])).sort_by("k0")
+    return groups.evaluate(
+        groups.combine_parts([groups.combine_parts(parts[:2]), *parts[2:]])
+    ).sort_by("k0")
 
 
 def agree(got: Any, expected: Any, loose: bool) -> bool:
     if loose and isinstance(got, list) and isinstance(expected, list):
-        return same(sorted(got, key=repr), sorted(expected, key=repr))
+        return same_result(sorted(got, key=repr), sorted(expected, key=repr))
     if isinstance(got, float) and isinstance(expected, float) and abs(expected) > 1:
-        return same(got / expected, 1.0) or same(got, expected)
-    return same(got, expected)
+        return same_result(got / expected, 1.0) or same_result(got, expected)
+    return same_result(got, expected)
 
 
 def aggregated(spark: Any, rows: pa.Table, asked: Sequence[Asked]) -> Any:
