@@ -1,8 +1,8 @@
-"""Types are Spark's own: a declared stream is analysed on empty tables, and errors point home.
+"""Type analysis: Spark determines the types of a declared stream over empty tables.
 
 The whole plan goes to Spark as one statement: a common table expression per node, and one for the
-expressions whose types an operator must know. Only when Spark rejects it are the expressions tried
-one by one, bottom up, to find the one that is to blame and its place in the user's SQL.
+expressions whose types operators need. Only if Spark rejects it, the expressions are tried one by
+one, bottom up, to find the invalid one and its position in the user's SQL.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tidegate.types import Span
 
 
 def analyse_source(spark: SparkSession, source: Source) -> Source:
-    """The source with the types of its computed columns."""
+    """Return the source with the types of its computed columns."""
     stored = [f"CAST(NULL AS {c.type}) AS {quoted(c.name)}" for c in source.stored_columns]
     base = f"(SELECT {', '.join(stored) or '1 AS one'})"
     columns: list[Column] = []
@@ -95,7 +95,7 @@ def _require_timestamp(source: Source) -> None:
 def analyse_plan(
     spark: SparkSession, declared: Stream | SideStream, plan: n.Emit, catalog: Catalog
 ) -> TypedPlan:
-    """The plan of a stream with the types of all its columns and operands."""
+    """Return the plan of a stream with the types of all its columns and operands."""
     plan = _with_sources(plan, catalog)
     try:
         types = _types(spark, plan)
@@ -108,7 +108,7 @@ def analyse_plan(
 
 
 def _with_sources(node: n.Node, catalog: Catalog) -> n.Emit:
-    """The plan over what the catalog has, which knows the types of computed columns."""
+    """Replace the sources of a plan by those of the catalog, whose computed columns have types."""
 
     def swap(part: n.Node) -> n.Node:
         inputs = tuple(swap(child) for child in part.inputs)
@@ -168,7 +168,7 @@ def _operands(plan: n.Emit) -> Iterator[Operands]:
 
 
 def _node_sql(node: n.Node, names: dict[n.Node, str]) -> str:
-    """One node over the tables of its inputs; a source is an empty table of its types."""
+    """Return the SQL of a node over the tables of its inputs; a source is an empty typed table."""
     declared = _declared(node)
     if declared is not None:
         return _empty_table(declared, node)
@@ -194,7 +194,7 @@ def _declared(node: n.Node) -> Source | SideStream | LookupTable | None:
 
 
 def _spelled(kind: DataType) -> str:
-    """A type as SQL has it: in capitals, except for the names of fields."""
+    """Return the SQL of a type: upper case, except for the names of fields."""
     if isinstance(kind, StructType):
         fields = [f"{_field_name(item.name)}:{_spelled(item.dataType)}" for item in kind.fields]
         return f"STRUCT<{','.join(fields)}>"
@@ -225,7 +225,7 @@ class _Blame:
     spark: SparkSession
 
     def find(self, node: n.Node) -> _Fault | None:
-        """The first expression, bottom up, that Spark rejects on its own."""
+        """Return the first expression, bottom up, that Spark rejects."""
         for child in node.inputs:
             inner = self.find(child)
             if inner is not None:
@@ -249,7 +249,7 @@ class _Blame:
         return None
 
     def _innermost(self, tree: exp.Expr, below: str) -> _Fault | None:
-        """The smallest part of an expression that is rejected, if any is."""
+        """Return the smallest part of an expression that Spark rejects, if there is one."""
         error = self._rejection(f"SELECT {to_sql(tree)} AS c FROM {below}")
         if error is None:
             return None
@@ -261,7 +261,7 @@ class _Blame:
 
 
 def _parts(tree: exp.Expr) -> Iterator[exp.Expr]:
-    """The largest parts of an expression that may stand alone."""
+    """Return the largest parts of an expression that are expressions themselves."""
     for child in tree.iter_expressions():
         if _only_inside(tree, child):
             yield from _parts(child)
@@ -270,7 +270,7 @@ def _parts(tree: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _only_inside(tree: exp.Expr, child: exp.Expr) -> bool:
-    """Whether a part means nothing alone: WHEN without CASE, lag(x) without OVER."""
+    """Return True if a part has no meaning alone: WHEN without CASE, lag(x) without OVER."""
     if isinstance(tree, exp.Case):
         return isinstance(child, exp.If)
     kinds = exp.Window | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls
@@ -293,7 +293,7 @@ def _whole_sql(node: n.Node) -> str:
 
 
 def _expressions(node: n.Node) -> Iterator[exp.Expr]:
-    """The expressions of a node that Spark can judge on their own."""
+    """Return the expressions of a node that Spark can analyze separately."""
     if isinstance(node, n.Filter):
         yield node.condition
     elif isinstance(node, n.Project):

@@ -1,7 +1,7 @@
-"""The process from which Spark forks our Python workers: what they need is imported before.
+"""The daemon from which Spark forks Python workers, with the modules they need imported.
 
-A worker that imports for itself takes a second, and Spark ends workers that had nothing to do for a
-minute, so that the first row after a pause would wait for them.
+Importing in each worker would take a second. Spark ends workers that are idle for a minute, so the
+first rows after a pause would wait for new workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEEDED = (
 
 
 def without_archive(path: list[str]) -> list[str]:
-    """The path without the archive of PySpark, if the same PySpark is installed, and compiled."""
+    """Return the path without PySpark's archive if the same PySpark is installed and compiled."""
     others = [item for item in path if Path(item).name != "pyspark.zip"]
     installed = PathFinder.find_spec("pyspark", others)
     if installed is None or installed.origin is None:
@@ -35,13 +35,13 @@ def without_archive(path: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Import, and be Spark's daemon."""
+    """Import the modules of tasks and run Spark's daemon."""
     # Only one thread exists before the fork, so no lock can be held.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.path[:] = without_archive(sys.path)
     for name in _NEEDED:
         importlib.import_module(name)
-    # Workers collect after every task; what is here stays.
+    # Workers collect garbage after every task; exclude the modules loaded here.
     gc.collect()
     gc.freeze()
     from pyspark.daemon import manager

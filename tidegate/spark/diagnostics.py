@@ -1,4 +1,4 @@
-"""The expression on which a job failed, and the row: the epoch is looked at once more for it."""
+"""Diagnose failed jobs: find the expression that failed and a row on which it fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Leaves = tuple[LeafPlan, ...]
 class Suspect:
     """An expression that may have failed; `sql` gives one row on which it does, as JSON."""
 
-    # The stream whose text it is in: this one, or one that it reads.
+    # The stream whose query contains it: this one, or one that it reads.
     stream: str
     expression: exp.Expr
     sql: str
@@ -45,7 +45,7 @@ class Suspect:
 
 
 def suspects(plan: PhysicalPlan, fragment: str) -> Iterator[Suspect]:
-    """Where the SQL that failed stands in a plan, the last stage first."""
+    """Return the positions of the failed SQL in a plan, the last stage first."""
     yield from _in_stage(plan, plan.node, plan.leaves, fragment)
     for operator in plan.operators:
         for fed in operator.ports:
@@ -60,7 +60,7 @@ def suspects(plan: PhysicalPlan, fragment: str) -> Iterator[Suspect]:
 def _in_stage(
     plan: PhysicalPlan, node: n.Node, leaves: _Leaves, fragment: str
 ) -> Iterator[Suspect]:
-    """Those of a node and of what stands below it in the same stage."""
+    """Return the suspects of a node and of the nodes below it in the same stage."""
     if node in {leaf.node for leaf in leaves}:
         return
     for child in node.inputs:
@@ -91,7 +91,7 @@ class _Below:
 
 
 def _stream_of(plan: PhysicalPlan, target: n.Node) -> str:
-    """The stream whose query a node belongs to."""
+    """Return the stream whose query contains a node."""
 
     def search(node: n.Node, stream: str) -> str | None:
         if node is target:
@@ -116,7 +116,7 @@ def _squeezed(sql: str) -> str:
 
 
 def _expressions(holder: object) -> list[exp.Expr]:
-    """The expressions that a node holds, those of its parts included, but not of other nodes."""
+    """Return the expressions that a node holds directly, not those of other nodes."""
     if isinstance(holder, exp.Expr):
         return [holder]
     if isinstance(holder, tuple):
@@ -132,7 +132,7 @@ def _expressions(holder: object) -> list[exp.Expr]:
     ]
 
 
-# A row is shown up to here.
+# The maximum length of a row in messages.
 _SHOWN = 500
 
 
@@ -161,7 +161,7 @@ def failing_row(
 
 
 def _fragment(error: BaseException) -> str | None:
-    """The SQL that failed, in the words of a stage."""
+    """Return the SQL that failed, as the stage contains it."""
     if not isinstance(error, PySparkException) or advice(error) is None:
         return None
     return next((str(part.fragment()) for part in error.getQueryContext() if part.fragment()), None)
@@ -173,7 +173,7 @@ def _row(context: FrameContext, stream: FramedStream, suspect: Suspect) -> str |
         frame = lower_stage(stream.plan, lowering, suspect.sql, suspect.leaves)
         rows = frame.collect()
     except (PySparkException, Py4JError):
-        # Not every row can be shown, and another expression may fail before this one.
+        # Some rows cannot be printed, and another expression may fail before this one.
         return None
     shown = str(rows[0]["row"]) if rows else None
     return shown if shown is None or len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
@@ -187,14 +187,14 @@ OriginOf = Callable[[str], ScriptOrigin | None]
 def with_failing_row(
     error: TidegateError, failing_row: FailingRow, origin_of: OriginOf
 ) -> TidegateError:
-    """The same error with the row in its message, and its place."""
+    """Return the error with its location, and the row in its message."""
     row = f", in the row {failing_row.row}" if failing_row.row is not None else ""
     location = _place(failing_row.expression, origin_of(failing_row.stream))
     return type(error)(error.code, error.message + row, location=location, hint=error.hint)
 
 
 def _place(expression: exp.Expr, origin: ScriptOrigin | None) -> Location | None:
-    """Where an expression stands in a text, or the least one around it whose place is known."""
+    """Return the location of an expression, or of the smallest enclosing one with a known span."""
     tree: exp.Expr | None = expression
     while tree is not None and origin is not None:
         span = own_span(tree)
@@ -205,7 +205,7 @@ def _place(expression: exp.Expr, origin: ScriptOrigin | None) -> Location | None
 
 
 def _stands_there(expression: exp.Expr, text: str) -> bool:
-    """Whether a text is an expression of a plan as it was written, and not something else."""
+    """Return True if a text is an expression of a plan as the user wrote it."""
     try:
         written = parse_one(text, dialect=DIALECT)
     except SqlglotError:
@@ -217,7 +217,7 @@ def _stands_there(expression: exp.Expr, text: str) -> bool:
 
 
 def _fits(planned: Any, written: Any) -> bool:
-    """Whether two trees are the same, but for columns: those of a plan may stand for anything."""
+    """Return True if two trees are equal except for columns: those of a plan may match anything."""
     if isinstance(planned, exp.Column):
         return isinstance(written, exp.Expr)
     if isinstance(planned, list) and isinstance(written, list):

@@ -1,4 +1,4 @@
-"""What Spark throws, as one clear error."""
+"""Translate Spark's exceptions into one clear error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidegate.errors import RunError, SystemUnavailable, TidegateError
 
 # ---- Messages and hints for expressions that fail on a row.
 #
-# Spark's own advice names settings that a session of ours has fixed, so it is cut; what is written
-# instead is SQL. Conditions and parameters are Spark's data; the text is only read where an error
-# has come through the streaming engine, which keeps nothing else.
+# Spark's advice mentions settings that Tidegate fixes, so it is removed and replaced by SQL that
+# works. Conditions and parameters come from the exception; the text is parsed only if the exception
+# has no more than that.
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\]\s*")
 _SENTENCES = re.compile(r"(?<=\.) +(?=[A-Z])")
@@ -42,13 +42,13 @@ _HINTS = {
 
 
 def condition(error: BaseException) -> str | None:
-    """Spark's innermost error condition, such as DIVIDE_BY_ZERO."""
+    """Return Spark's innermost error condition, such as DIVIDE_BY_ZERO."""
     if isinstance(error, PySparkException):
         condition_name = error.getCondition()
         if condition_name in _HINTS:
             return str(condition_name)
     named = [str(name) for name in reversed(_CONDITION.findall(str(error)))]
-    # An error that wraps another one has a condition as well, which says less.
+    # An error that wraps another one has a less specific condition.
     return next((name for name in named if _hint(name)), named[0] if named else None)
 
 
@@ -57,12 +57,12 @@ def _hint(name: str) -> str | None:
 
 
 def advice(error: BaseException) -> str | None:
-    """What to write instead of the expression that failed; None if it was something else."""
+    """Return what to write instead of the expression that failed; None for other errors."""
     return _hint(condition(error) or "")
 
 
 def reason(error: BaseException, sentence: str) -> str:
-    """What is wrong, without advice; `sentence` is what the text of the error comes to."""
+    """Return the cause without Spark's advice; `sentence` is the text of the error."""
     name = condition(error)
     if name == _PATTERN:
         return f"{_parameter(error, 'pattern')} is not a pattern for dates and times"
@@ -90,7 +90,7 @@ def _parameter(error: BaseException, name: str) -> str:
 
 
 _ERROR_CLASS = re.compile(r"^\[([A-Z0-9_.]+)\]\s*")
-# What Python code in a task threw: the line below its traceback.
+# The exception of Python code in a task: the line below its traceback.
 _WORKER = re.compile(
     r"thrown from the Python worker.*?^Traceback [^\n]*\n(?:[ \t][^\n]*\n)+(\S[^\n]*)",
     re.DOTALL | re.MULTILINE,
@@ -109,13 +109,13 @@ def describe(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """The innermost message that speaks of the cause."""
+    """Return the innermost message that describes the cause."""
     text = str(error)
     thrown = _WORKER.search(text)
     if thrown is not None:
         return thrown.group(1)
     if advice(error) is not None:
-        # The condition that is known is the innermost one; what follows it is what happened.
+        # The innermost known condition; the text after it describes the cause.
         return text[text.rindex(f"[{condition(error)}]") :]
     causes = re.findall(r"Caused by: [\w.$]+(?:Exception|Error): (.+)", text)
     if causes:
@@ -124,7 +124,7 @@ def _message(error: BaseException) -> str:
     return match.group(0) if match else text
 
 
-# What passes by itself: a worker that did not start in time, an executor that is gone.
+# Transient failures: a worker that did not start in time, a lost executor.
 _PASSING = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly|ExecutorLostFailure|"
     r"reading the port number from|"
@@ -133,29 +133,29 @@ _PASSING = re.compile(
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same job may succeed when it is run again."""
+    """Return True if the same job may succeed when it runs again."""
     return _PASSING.search(str(error)) is not None
 
 
 class JobFailed(Exception):
-    """A job that Spark gave up.
+    """A job that failed in Spark.
 
-    `passing`: it may succeed when it is run again; `away`: once a store is back.
+    `passing`: it may succeed when it runs again; `away`: a store was unavailable.
     """
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
         self.passing = is_passing(error)
-        # A task met a record, or a value, that only Spark's SQL can judge.
+        # A task met a record or value that only Spark SQL can check.
         self.by_records = "RecordFailed" in str(error)
         self.by_vectors = self.by_records or "VectorFailed" in str(error)
-        # A task could not reach a store: it is worth waiting for.
+        # A task could not reach a store, which may become available again.
         self.away = "error[TG-613]" in str(error)
 
     @property
     def unreached(self) -> SystemUnavailable | None:
-        """The system that a task could not reach, if that was it."""
+        """The unavailable system, if a task failed because of it."""
         error = pipeline_error("", self.error)
         if error.code != "TG-509":
             return None
@@ -163,7 +163,7 @@ class JobFailed(Exception):
 
 
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:
-    """The error of a pipeline that stopped."""
+    """Return the error of a pipeline that stopped."""
     if isinstance(error, TidegateError):
         return error
     if isinstance(error, JobFailed):
@@ -210,7 +210,7 @@ def _file_in(text: str) -> str:
 
 
 def _no_file_system(text: str) -> tuple[str, str] | None:
-    """Files that Spark's own reader has to read, and of whose store it knows nothing."""
+    """Explain that Spark's own reader does not know the store of a file."""
     if re.search(r'No FileSystem for scheme "|FileSystem not found', text) is None:
         return None
     reason = (
@@ -226,7 +226,7 @@ def _no_file_system(text: str) -> tuple[str, str] | None:
 
 
 def _wrong_type(text: str) -> tuple[str, str] | None:
-    """A parquet file whose column has another type than declared."""
+    """Explain that a column of a Parquet file has another type than declared."""
     match = re.search(
         r"reading Parquet column \[?([^\].]+)\]?\..*?"
         r"Expected Spark type (\w+), actual Parquet type (\w+)",
@@ -242,7 +242,7 @@ def _wrong_type(text: str) -> tuple[str, str] | None:
 
 
 def _wrong_header(text: str) -> tuple[str, str] | None:
-    """A CSV file whose header names other columns, or in another order."""
+    """Explain that the header of a CSV file has other columns, or another order."""
     if "CSV header does not conform to the schema" not in text:
         return None
     file = re.search(r"CSV file: (\S+)", text)
@@ -254,7 +254,7 @@ def _wrong_header(text: str) -> tuple[str, str] | None:
 
 
 def _unreadable(text: str) -> tuple[str, str] | None:
-    """A file that is not what its format says."""
+    """Explain that a file does not have the declared format."""
     named = re.search(r"\[(FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\]]*\]", text)
     if named is None and "is not a Parquet file" not in text:
         return None

@@ -1,4 +1,4 @@
-"""The frame of a pipeline: all its streams, from their sources to the notes of their sinks."""
+"""The DataFrame of a pipeline: all its streams, from sources to task reports."""
 
 from __future__ import annotations
 
@@ -108,32 +108,32 @@ class FrameContext:
     spark: SparkSession
     sources: Mapping[str, SourceConnector]
     lookups: Mapping[str, LookupConnector]
-    # The source of a scan, and how it is read.
+    # Returns the source of a scan, and its read.
     source_of: Callable[[ScanPlan], tuple[Source, Read]]
     epoch_specs: EpochSpecStore
     key_groups: int
     tasks: int
     state: str
-    # By stream and source: cuts that Spark's own readers read.
+    # By stream and source: input ranges that Spark's own readers read.
     native: Mapping[tuple[str, str], InputRange] = field(default_factory=dict)
     now_us: int = 0
-    # The operators before which Spark adds up rows.
+    # The operators whose input Spark pre-aggregates.
     grouped: frozenset[str] = frozenset()
-    # Whether tasks compute what they can.
+    # True if tasks compute stages that do not need Spark SQL.
     vectors: bool = True
     shared: list[DataFrame] = field(default_factory=list)
-    # What Spark's own readers read in this frame, by stream and source.
+    # The ranges that Spark's own readers read in this frame, by stream and source.
     read_natively: set[tuple[str, str]] = field(default_factory=set)
     # Whether epochs are large.
     large: bool = False
     # Streams whose ranges of a source are the same.
     alike: Sequence[Sequence[RangeKey]] = ()
     shared_scans: dict[RangeKey, SharedScan] = field(default_factory=dict)
-    # What was read for several scans, by the first of them and the source.
+    # Rows that several scans share, by the first scan's stream and the source.
     decoded: dict[RangeKey, DataFrame] = field(default_factory=dict)
-    # By stream: late rows that others read.
+    # By stream: late rows that other streams read.
     late: dict[str, LateRowsFrame] = field(default_factory=dict)
-    # The operators that step once for several streams, and by number what was sent by them.
+    # The shared operators, and their rows by number.
     shared_operators: SharedOperators = field(default_factory=dict)
     sent: dict[int, DataFrame] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
@@ -145,15 +145,15 @@ class PipelineFrame:
 
     reports: DataFrame
     shared: Sequence[DataFrame]
-    # Whether it reads what only this epoch has.
+    # True if the frame reads the input ranges of one epoch only.
     once: bool = False
     tasks: int = 1
-    # Whether it is for epochs in which generated code is worth its compilation.
+    # True for large epochs, in which generated code is worth its compilation.
     large: bool = False
 
 
 def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
-    """One frame for all streams; running it is an epoch, and its rows are notes."""
+    """Build one frame for all streams; running it processes an epoch, and its rows are reports."""
     scans = [
         (stream.name, scan, stream_names)
         for stream in streams
@@ -210,7 +210,7 @@ def _plan_reading(context: FrameContext, streams: Sequence[FramedStream]) -> Non
 
 
 def _read_stream(context: FrameContext, stream: FramedStream) -> ReadStream | None:
-    """A stream whose rows can be staged where they are read; None if it is another."""
+    """Return a stream whose rows the reading tasks can stage; None if they cannot."""
     stage = stream.plan.vectors
     if stage is None or not (context.vectors and stream.plain):
         return None
@@ -228,7 +228,7 @@ def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> SplitReade
 def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
     """Run a frame once more and return its notes; its plan is analysed already."""
     spark.sparkContext.setJobDescription(description)
-    # Where Spark shuffles of its own accord, into as many parts as there are tasks, not 200.
+    # Spark's own shuffles have as many partitions as there are tasks, not 200.
     spark.conf.set("spark.sql.shuffle.partitions", str(frame.tasks))
     spark.conf.set("spark.sql.codegen.wholeStage", str(frame.large).lower())
     try:
@@ -236,7 +236,7 @@ def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list
             shared.persist()
         reports: list[bytes] = frame.reports.select("*").toArrow().column("note").to_pylist()
     except (PySparkException, Py4JError) as error:
-        # Of a worker that died Spark tells in Java's words.
+        # Spark reports a dead worker as a Java exception.
         raise JobFailed(error) from None
     finally:
         for shared in frame.shared:
@@ -245,7 +245,7 @@ def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list
 
 
 def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringContext:
-    """What lowering needs of a stream and of its pipeline."""
+    """Return the context for lowering a stream of the pipeline."""
     return LoweringContext(
         context.spark,
         lambda scan, stream_names: _scan(context, stream, scan, stream_names),
@@ -297,7 +297,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
 
 
 def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) -> DataFrame:
-    """A stream whose last stage is computed by the tasks of its sinks."""
+    """Lower a stream whose last stage is computed by the tasks of its sinks."""
     below, stage = lowered.below, lowered.stage
     assert below is not None and stage is not None, "a stream has a frame or a stage"
     spec = _staging(stream, stage, scans=False)
@@ -306,7 +306,7 @@ def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) ->
 
 
 def _staging(stream: FramedStream, stage: VectorStage, scans: bool) -> StagingSpec:
-    """The end of a stream whose last stage tasks compute."""
+    """Return the staging spec of a stream whose last stage tasks compute."""
     schema = pa.schema([pa.field(name, kind) for name, _, kind in stage.columns])
     names = tuple(schema.names)
     staged = (
@@ -349,7 +349,7 @@ def _with_columns(
 def _with_plain_names(
     frame: DataFrame, staged: Sequence[StagedSink]
 ) -> tuple[DataFrame, list[StagedSink]]:
-    """Spark parses the names of columns that go to Python, and a name may hold anything."""
+    """Rename columns before they go to Python, because Spark parses their names."""
     plain = {name: f"_tg_c{index}" for index, name in enumerate(frame.columns)}
     plain |= {name: name for name in _HIDDEN}
     renamed = frame.toDF(*[plain[name] for name in frame.columns])
@@ -379,7 +379,7 @@ def _scan(
 
 
 def _raw(context: FrameContext, one: SharedScan, scan: ScanPlan, source: Source) -> DataFrame:
-    """The records of a source, as one scan or several alike read them."""
+    """Return the records of a source, read by one scan or by several equal ones."""
     opened = context.sources[source.name.lower()]
     range_key = (one.leader.lower(), source.name.lower())
     input_range = context.native.get(range_key)
@@ -401,7 +401,7 @@ def _raw(context: FrameContext, one: SharedScan, scan: ScanPlan, source: Source)
 def _decoded_once(
     context: FrameContext, shared: SharedScan, scan: ScanPlan, source: Source
 ) -> DataFrame:
-    """What several scans read, kept while the job runs."""
+    """Return the rows that several scans read; they are cached while the job runs."""
     range_key = (shared.leader.lower(), source.name.lower())
     decoded = context.decoded.get(range_key)
     if decoded is not None:
@@ -415,7 +415,7 @@ def _decoded_once(
 def _direct(
     context: FrameContext, stream: FramedStream, scan: ScanPlan, stream_names: StreamNames
 ) -> DirectScan | None:
-    """How tasks read a source themselves, where they can."""
+    """Return how tasks read a source directly; None if Spark has to read it."""
     if scan.late_of is not None:
         return None
     source, read = context.source_of(scan)
@@ -442,7 +442,7 @@ def _direct(
 
 
 def _mended(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
-    """Behind a filter an old row may come without its new one: then its key is gone."""
+    """Turn an old row whose new row was filtered out into a delete."""
     node = plan.node
     filters = plan.guarded or filters_changes(node)
     if not (gives_upserts(node) and carries_op(node) and filters):
@@ -459,7 +459,7 @@ def _mended(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
 
 
 def stored_columns(source: Source, names: set[str]) -> tuple[tuple[str, str], ...]:
-    """The stored columns that are needed to make and to judge these columns of a source."""
+    """Return the stored columns that are needed to compute and check these columns."""
     required = {name.lower() for name in names}
     required |= {c.name.lower() for c in source.columns if c.not_null}
     if source.watermark is not None:

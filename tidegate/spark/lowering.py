@@ -1,4 +1,4 @@
-"""A physical plan as a frame: stages in Spark SQL, operators between them, notes at its end."""
+"""Lowering: build the DataFrame of a physical plan from stages in Spark SQL and operators."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LoweringContext:
     spark: SparkSession
     # Returns the rows of a scan and attributes them to streams.
     scan: Callable[[ScanPlan, StreamNames], DataFrame]
-    # How tasks read a source themselves; None where Spark has to.
+    # Returns how tasks read a source directly; None if Spark has to read it.
     direct: Callable[[ScanPlan, StreamNames], DirectScan | None]
     epoch_specs: EpochSpecStore
     key_groups: int
@@ -69,21 +69,21 @@ class LoweringContext:
     state: str
     # The names of the operators of this stream in manifests, by number.
     keys: Mapping[int, str]
-    # By name: the lookup tables that are open.
+    # Open lookup tables by name.
     lookups: Mapping[str, LookupConnector]
-    # The operators before which Spark adds up rows.
+    # The operators whose input Spark pre-aggregates.
     grouped: frozenset[str] = frozenset()
-    # Frames that several others read: they are to be kept while the job runs.
+    # Frames with several readers, which are cached while the job runs.
     shared: list[DataFrame] = field(default_factory=list)
-    # Whether tasks compute stages where they can.
+    # True if tasks compute stages that do not need Spark SQL.
     vectors: bool = True
-    # The operators that step once for several streams, and by number what was sent by them.
+    # The shared operators, and their rows by number.
     shared_operators: SharedOperators = field(default_factory=dict)
     sent: dict[int, DataFrame] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
 
     def read_frame(self, ranges: Sequence[ReadRange], schema: str) -> DataFrame:
-        """What tasks make of what they read; each of them gets its number."""
+        """Return the frame in which each task reads its splits and sends rows or reports."""
         numbers = self.spark.range(0, self.tasks, 1, self.tasks)
         return numbers.mapInArrow(reading(ranges, self.epoch_specs), schema)
 
@@ -96,7 +96,7 @@ class Stepped:
     spec: GivesRows
 
     def frame(self, epoch_specs: EpochSpecStore) -> DataFrame:
-        """The rows of the operator."""
+        """Return the rows of the operator."""
         return self.packed.mapInArrow(
             stepper(self.spec, epoch_specs), from_arrow_schema(self.spec.output)
         )
@@ -130,7 +130,7 @@ def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lower
 def lower_stage(
     plan: PhysicalPlan, context: LoweringContext, sql: str, leaves: Leaves
 ) -> DataFrame:
-    """The frame of other SQL over the leaves of one of its stages."""
+    """Return the frame of other SQL over the leaves of one of its stages."""
     lowering = _Lowering(plan, context)
     try:
         return lowering.stage(sql, leaves, user=False)
@@ -156,16 +156,16 @@ class _Lowering:
         self.views: list[str] = []
         # Shuffled rows of shared operators.
         self.packed: dict[Hashable, DataFrame] = {}
-        # By number: the origin of the ticks that an operator sends, once it is lowered.
+        # The origin of the watermark updates of each lowered operator, by its number.
         self.senders: dict[int, int] = {}
-        # The streams for which what is being lowered is done.
+        # The streams that the records of the current plan are counted for.
         self.stream_names: StreamNames = (plan.stream,)
 
     def stage(self, sql: str, leaves: Leaves, user: bool) -> DataFrame:
-        """The rows of a stage; `user`: it calls functions of the user, for rows only.
+        """Return the rows of a stage; `user` is true if it calls user functions.
 
-        Python is called for every row below it, whatever CASE says. So what is turned off goes
-        around the stage, and its leaves, where they keep state, are kept for both ways.
+        Spark calls Python functions for every row, even inside CASE. So rows that are not selected
+        bypass the stage; leaves with state are cached, because they are read twice.
         """
         frames = [self._leaf(leaf) for leaf in leaves]
         if not user:
@@ -190,7 +190,7 @@ class _Lowering:
         return self.operator(leaf).frame(self.context.epoch_specs)
 
     def _enriched(self, plan: EnrichPlan) -> DataFrame:
-        """The rows that ask, with what was found for them."""
+        """Join the matching rows of a lookup table to the input."""
         user = calls_user_functions(plan.node.left, {leaf.node for leaf in plan.leaves})
         user = user or reads_user_functions(plan.node)
         below = self.stage(plan.below, plan.leaves, user)
@@ -222,13 +222,13 @@ class _Lowering:
             self.views.append(leaf.view)
 
     def operator(self, plan: OperatorPlan) -> Stepped:
-        """Lower an operator, and remember as what its ticks are known."""
+        """Lower an operator, and remember the origin of its watermark updates."""
         stepped = self._operator(plan)
         self.senders[plan.number] = stepped.spec.origin
         return stepped
 
     def _operator(self, plan: OperatorPlan) -> Stepped:
-        """An operator; one that does the work of others too is stepped by the first who asks."""
+        """Lower an operator; a shared one is lowered by the first stream that needs it."""
         shared = self._shared(plan.number)
         if shared is None:
             spec, packed = self._stepped(plan)
@@ -248,7 +248,7 @@ class _Lowering:
     def read_ports(
         self, leaves: Leaves
     ) -> Iterator[tuple[Hashable, Hashable | None, tuple[ReadPort, ...]]]:
-        """See above; operators that step for others come once for each."""
+        """Yield the operators below; shared operators once for each stream."""
         for leaf in leaves:
             if isinstance(leaf, EnrichPlan):
                 yield from self.read_ports(leaf.leaves)
@@ -263,7 +263,7 @@ class _Lowering:
                         yield from self.read_ports(fed.leaves)
 
     def _read_port(self, plan: OperatorPlan, number: int, fed: FedPort) -> ReadPort | None:
-        """A port whose rows tasks read and compute; None if it is another."""
+        """Return a port whose rows tasks read and compute; None for others."""
         if fed.vectors is None or not self.context.vectors:
             return None
         (leaf,) = fed.leaves
@@ -273,7 +273,7 @@ class _Lowering:
         return ReadPort(scan, fed.vectors, self._shuffle_spec(plan, number, fed))
 
     def _place(self, plan: OperatorPlan) -> Hashable:
-        """What an operator is known by in its pipeline."""
+        """Return the key of an operator in its pipeline."""
         shared = self._shared(plan.number)
         return (self.plan.stream.lower(), plan.number) if shared is None else shared.id
 
@@ -289,7 +289,7 @@ class _Lowering:
             self.stream_names = before
 
     def _known_as(self, origin: int) -> int:
-        """The number by which an origin is known in ticks."""
+        """Return the number of an origin in watermark updates."""
         shared = self._shared(origin)
         return origin if shared is None else shared.id
 
@@ -305,9 +305,9 @@ class _Lowering:
         return spec, shuffled
 
     def _require_watermarks(self, plan: OperatorPlan, spec: StepSpec) -> None:
-        """Fail if the operator waits for a tick that nothing below it sends.
+        """Raise an error if the operator waits for watermark updates that no input sends.
 
-        Its watermark would never move: it would keep all rows and give none, without an error.
+        Its watermark would never advance: it would buffer all rows and emit none, without an error.
         """
         for number, (fed, origins) in enumerate(zip(plan.ports, spec.runner.ports, strict=True)):
             origin_ids = self._shuffle_spec(plan, number, fed).places
@@ -353,8 +353,8 @@ class _Lowering:
     def _shuffled(self, packed: DataFrame, once: bool) -> DataFrame:
         """Shuffle packed rows to the tasks of the operator; `once`: they have one reader.
 
-        One task has them all already, and a job of one stage is sooner done. But what is read
-        twice is only run once below a shuffle.
+        A single task has all rows already, and a job with one stage is faster. Rows with two
+        readers need the shuffle, because Spark then computes them once.
         """
         tasks = self.context.tasks
         if tasks == 1 and once:
@@ -362,10 +362,10 @@ class _Lowering:
         return packed.repartitionById(tasks, F.expr(f"kg % {tasks}"))
 
     def _alike(self, plan: OperatorPlan) -> Hashable | None:
-        """What two operators of a stream have in common if one shuffle serves both.
+        """Return a key that is equal for operators of a stream that can share one shuffle.
 
-        Spark runs equal parts of a plan once. Operators below would have to be
-        stepped once as well, and have their state only once; so there are none.
+        Spark runs equal parts of a plan once. Inputs with operators are excluded, because each
+        operator has its own state.
         """
         leaves = [leaf for fed in plan.ports for leaf in row_leaves(fed.leaves)]
         if any(isinstance(leaf, OperatorPlan) for leaf in leaves):
@@ -392,7 +392,7 @@ class _Lowering:
         )
 
     def _port(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame:
-        """The packed rows of one port."""
+        """Return the packed rows of one port."""
         spec = self._shuffle_spec(plan, number, fed)
         below = self._computed(plan, number, fed)
         if below is not None:
@@ -407,7 +407,7 @@ class _Lowering:
         return rows.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), PACKED_SCHEMA)
 
     def _computed(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame | None:
-        """The packed rows of a port whose stage tasks compute; None if Spark does."""
+        """Return the packed rows of a port whose stage tasks compute; None if Spark computes it."""
         context = self.context
         if fed.vectors is None or not context.vectors:
             return None
@@ -428,6 +428,6 @@ class _Lowering:
 
 
 def _passed(item: StructField, hidden: set[str]) -> str:
-    """A column of what goes around a stage: hidden ones are kept."""
+    """Return a column of rows that bypass a stage; only hidden columns keep their values."""
     value = item.name if item.name in hidden else "NULL"
     return f"CAST({value} AS {item.dataType.simpleString()}) AS {quoted(item.name)}"

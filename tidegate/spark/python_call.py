@@ -18,7 +18,7 @@ _SHOWN = 300
 def checked(
     name: str, call: Callable[..., Any], scalar: bool, kind: pa.DataType, declared: str
 ) -> Callable[..., Any]:
-    """The function over arrays; `declared` is what people call the type of the result."""
+    """Return the function over arrays with checked results; `declared` is the SQL type."""
 
     def called(*arrays: Any) -> Any:
         try:
@@ -33,7 +33,7 @@ def checked(
 
 
 def of_rows_only(called: Callable[..., Any], kind: pa.DataType) -> Callable[..., Any]:
-    """The function for the rows that a first array says are there; the others have no value.
+    """Return the function for the rows selected by a first array; others are NULL.
 
     Spark calls Python for every row below it, whatever CASE says.
     """
@@ -68,7 +68,7 @@ def _made(name: str, values: list[Any], kind: pa.DataType, declared: str) -> pa.
 
 
 def _fitting(name: str, value: Any, rows: int, kind: pa.DataType, declared: str) -> pa.Array:
-    """What a function gave, if there is a value of the declared type for each row."""
+    """Return the result of a function if it has a value of the declared type for each row."""
     result = value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
     if not isinstance(result, pa.Array):
         raise RunError(
@@ -95,7 +95,7 @@ def _fitting(name: str, value: Any, rows: int, kind: pa.DataType, declared: str)
 
 
 def _is_spelling(actual: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether one type is another form of the other: of texts, of bytes, of nothing at all."""
+    """Return True if one type is a variant of the other: of strings, binaries or nested types."""
     same = [_is_text, _is_bytes, pa.types.is_nested]
     return pa.types.is_null(actual) or any(is_one(actual) and is_one(declared) for is_one in same)
 
@@ -118,13 +118,13 @@ def _failed(name: str, call: Callable[..., Any], error: Exception) -> RunError:
 
 
 def _error_text(error: Exception) -> str:
-    """A message on one line."""
+    """Return the message of an error on one line."""
     text = " ".join(str(error).split())
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def _line(call: Callable[..., Any], error: Exception) -> str:
-    """Where it was in the text of the function."""
+    """Return the line of the function that failed."""
     code = getattr(call, "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     function_frames = [

@@ -1,4 +1,4 @@
-"""Functions of Python on a session: registered under names of their own, and taken off again."""
+"""Registration of Python functions in a Spark session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.spark.python_call import checked, of_rows_only
 from tidegate.sql.expressions import for_rows_only
 
 cloudpickle: Any = untyped_cloudpickle
-# What Spark says of the types of these is out of date.
+# The type stubs of these functions are out of date.
 F: Any = untyped_functions
 
 
@@ -39,7 +39,7 @@ def register(spark: SparkSession, function: Function) -> None:
         (for_rows_only(function.registered), of_rows_only(called, kind)),
     ):
         with warnings.catch_warnings():
-            # Spark would rather read hints, which functions of any number of arrays do not have.
+            # Spark warns about missing type hints, which variadic functions cannot have.
             warnings.simplefilter("ignore", UserWarning)
             udf = F.arrow_udf(implementation, schema.fields[0].dataType, F.ArrowUDFType.SCALAR)
         udf = udf if code.deterministic else udf.asNondeterministic()
@@ -48,7 +48,7 @@ def register(spark: SparkSession, function: Function) -> None:
 
 
 def unregister(spark: SparkSession, names: Iterable[str]) -> None:
-    """Leave nothing behind; a session that has ended has nothing left."""
+    """Remove a function from the session, unless the session has ended."""
     with suppress(PySparkException, Py4JError, AttributeError, ConnectionError):
         for name in names:
             spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
@@ -57,7 +57,7 @@ def unregister(spark: SparkSession, names: Iterable[str]) -> None:
 
 @contextmanager
 def _sent_along(call: Any) -> Iterator[None]:
-    """Tasks get the module of a function with it, unless it is installed there too."""
+    """Pickle the module of a function by value, unless it is installed in workers too."""
     module = sys.modules.get(getattr(call, "__module__", None) or "")
     file = getattr(module, "__file__", None)
     installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]

@@ -1,4 +1,4 @@
-"""Rows from Python into the columns of a source: checked against its schema, as Arrow."""
+"""Conversion of inserted rows to Arrow, checked against the schema of their source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Target = Source | LookupTable
 
 
 def arrow_schema(source: Target) -> pa.Schema:
-    """The Arrow schema of what is stored of a source."""
+    """Return the Arrow schema of the stored columns of a source."""
     columns = [f"{quoted(c.name)} {c.type}" for c in source.stored_columns]
     if source.carries_op:
         columns.append(f"{OP} STRING")
@@ -38,7 +38,7 @@ def arrow_schema(source: Target) -> pa.Schema:
 
 
 def to_table(source: Target, rows: Any) -> pa.Table:
-    """Dicts, tuples, Arrow, a pandas or polars frame as a table of the source's schema."""
+    """Convert dicts, tuples, Arrow data, or a pandas or polars frame to the source's schema."""
     schema = arrow_schema(source)
     rows = _as_rows(source, rows)
     columns = (
@@ -55,7 +55,7 @@ def to_table(source: Target, rows: Any) -> pa.Table:
 
 
 def _as_rows(source: Target, rows: Any) -> Any:
-    """An Arrow table, or a list of rows: one dict is one row, and any iterable of rows will do."""
+    """Return an Arrow table or a list of rows; one dict is one row."""
     if isinstance(rows, Mapping):
         return [rows]
     if isinstance(rows, pa.Table | list | tuple):
@@ -63,7 +63,7 @@ def _as_rows(source: Target, rows: Any) -> Any:
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):
-        # Of a pandas frame, without its index.
+        # A pandas frame, without its index.
         return pa.Table.from_pandas(rows, preserve_index=False)
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
@@ -85,7 +85,7 @@ def _columns_of_table(source: Target, table: pa.Table) -> dict[str, Any]:
 
 
 def _require_once(source: Target, names: Sequence[str]) -> None:
-    """Names are case-insensitive: of id and ID one would be lost."""
+    """Reject columns whose names differ only in case."""
     lower = [name.lower() for name in names]
     for index, name in enumerate(names):
         if lower[index] in lower[:index]:
@@ -141,7 +141,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """ISO texts for times and texts for decimals are what JSON can say; nothing is cut off."""
+    """Convert strings to times and decimals, as JSON has neither; nothing is truncated."""
     if type(value).__name__ in ("NaTType", "NAType"):
         return None
     if isinstance(value, Mapping | list | tuple):
@@ -171,7 +171,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
 
 
 def _nested(value: Any, kind: pa.DataType) -> Any:
-    """The parts of a value by their own types; names of fields are case-insensitive."""
+    """Convert the parts of a nested value; names of fields are case-insensitive."""
     if pa.types.is_list(kind) and not isinstance(value, Mapping):
         return [_value(item, kind.value_type) for item in value]
     if pa.types.is_map(kind):
@@ -192,7 +192,7 @@ def _nested(value: Any, kind: pa.DataType) -> Any:
 def _require_values(source: Target, table: pa.Table) -> None:
     time = source.watermark.column.lower() if source.watermark else None
     for column in source.stored_columns:
-        # A missing event time is a bad record, which is counted and kept; it is not rejected.
+        # A missing event time makes a malformed record, which becomes a dead letter; accept it.
         required = column.not_null and column.name.lower() != time
         if required and table.column(column.name).null_count:
             raise _misfit(source, f"the column {column.name} is NOT NULL")
@@ -210,7 +210,7 @@ def _misfit(source: Target, reason: str) -> RunError:
 def rows_of_insert(
     spark: SparkSession, source: Target, statement: Insert, script: Script
 ) -> pa.Table:
-    """The rows of INSERT, evaluated and cast by Spark."""
+    """Return the rows of INSERT, evaluated and cast by Spark."""
     columns = list(statement.columns) or [c.name for c in source.stored_columns]
     if not statement.columns and source.carries_op:
         columns.append(OP)
@@ -241,7 +241,7 @@ def _sentence(error: PySparkException) -> str:
 
 
 def _typed_sql(tree: exp.Expr, kinds: Sequence[str]) -> str:
-    """The rows as SQL; of VALUES every value is cast, so that a text may be a time."""
+    """Return the SQL of the rows, with a cast of every value of VALUES."""
     if not isinstance(tree, exp.Values):
         return to_sql(tree)
     rows = (map(_cast, _cells(row), kinds) for row in tree.expressions)
@@ -264,7 +264,7 @@ def _blamed(
     columns: Sequence[str],
     kinds: Sequence[str],
 ) -> RunError | None:
-    """The first value of VALUES that does not fit its column, with its place."""
+    """Return the error for the first value of VALUES that does not fit its column."""
     rows = statement.tree.expressions if isinstance(statement.tree, exp.Values) else []
     for row in rows:
         for cell, name, kind in zip(_cells(row), columns, kinds, strict=True):
@@ -282,7 +282,7 @@ def _blamed(
 
 
 def dead_letters_of(spark: SparkSession, source: Source, table: pa.Table) -> list[str]:
-    """Why rows that are to be inserted will be dead letters; one reason for each of them."""
+    """Return the reason for each inserted row that will become a dead letter."""
     frame = source_frame(source, spark.createDataFrame(table))
     return list(bad_reasons(source, frame).toArrow().column("reason").to_pylist())
 

@@ -1,4 +1,4 @@
-"""The SparkSession: quiet, in UTC, with the settings that matter for small epochs."""
+"""The SparkSession: UTC, without log output, tuned for small epochs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# ---- What the first epoch would have to wait for, begun while streams are declared and planned.
+# ---- Warm-up while streams are declared and planned, so that the first epoch does not wait.
 #
-# The process that Python workers are forked from imports for a second or two, and Java loads what
-# reads JSON and CSV, and those for Python workers, on first use.
+# The daemon of Python workers imports modules for a second or two, and Java loads the classes for
+# JSON, CSV and Python workers on first use.
 
 _COLUMNS = (
     "from_json(concat('{\"a\": ', id, '}'), 'a BIGINT, b STRING').a AS a",
@@ -56,46 +56,46 @@ def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 JAVA_MINIMUM = 17
 
-# What a session of ours is built with; a master URL or spark-defaults may say more.
+# The configuration of Tidegate's own session; the master URL and spark-defaults may add to it.
 BUILD_CONF = {
     "spark.app.name": "tidegate",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    # Takes some 40 ms off every small job that has a Python task.
+    # Saves about 40 ms in every small job with a Python task.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-# Most of Java runs once in a while here, and is compiled for the long run only if it is really hot:
-# else the compiler takes more time in the first minutes than everything else.
+# Most Java code runs rarely here, so only hot code gets the optimizing compiler: otherwise
+# compilation takes most of the time in the first minutes.
 _LATER = {
     "Tier4InvocationThreshold": 50_000,
     "Tier4MinInvocationThreshold": 10_000,
     "Tier4CompileThreshold": 100_000,
     "Tier4BackEdgeThreshold": 400_000,
 }
-# Where workers have the Python of the driver, and tasks run in its Java.
+# Local mode: workers use the driver's Python, and tasks run in its JVM.
 LOCAL_CONF = {
     "spark.python.daemon.module": "tidegate.spark.daemon",
     "spark.driver.defaultJavaOptions": " ".join(f"-XX:{k}={v}" for k, v in _LATER.items()),
 }
-# What every session needs, also a borrowed one.
+# Settings of every session, including borrowed ones.
 SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # With a folder for files of its own each session would start Python workers of its own.
+    # With its own folder for files, each session would start its own Python workers.
     "spark.sql.artifact.isolation.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     # With a byte limit, Spark computes the size of a batch again for every row.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.legacy.charVarcharAsString": "true",
 }
-# Other settings of SQL go back to their defaults, so that a query means the same on every session;
-# these only say where tables and files are, and how large parts of them are read.
+# All other SQL settings are reset to their defaults, so that a query means the same in every
+# session; these only configure catalogs, file access and split sizes.
 _KEPT = ("spark.sql.catalog", "spark.sql.defaultCatalog", "spark.sql.files.", "spark.sql.hive.")
-# On a cluster a task may run again after others have read what it gave. If it gives something else
-# then (a lookup found another answer), all that read it must run again too.
+# On a cluster a task may run again after others have read its output. If the new output differs
+# (a lookup returned other rows), the readers must run again too.
 CLUSTER_CONF = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
@@ -141,7 +141,7 @@ def own_session(
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Ctrl-C stays what it was: Spark's handler cancels jobs in the middle of whatever runs."""
+    """Keep the handler of Ctrl-C: Spark's handler would cancel running jobs."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -154,7 +154,7 @@ def _own_interrupts() -> Iterator[None]:
 
 
 def _joined(master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """The Spark that this process has already is as good as one that was lent."""
+    """Use the Spark session that this process already has, like a borrowed one."""
     session = SparkSession.builder.getOrCreate()
     running = session.sparkContext.master
     if master is not None and not master.startswith("local") and running != master:
@@ -184,7 +184,7 @@ def _require_free(settings: Mapping[str, str]) -> None:
 
 
 def borrowed_session(spark: SparkSession) -> SparkSession:
-    """A session on the user's Spark with settings of its own; the user's stays as it is."""
+    """Return a session on the user's Spark with its own settings; the user's is unchanged."""
     if not isinstance(spark, SparkSession):
         raise _connect_rejected()
     clone = spark._jsparkSession.cloneSession()
@@ -216,7 +216,7 @@ def _configured(spark: SparkSession) -> SparkSession:
 
 
 def require_java() -> None:
-    """One clear sentence if Java is missing or too old."""
+    """Raise an error if Java is missing or too old."""
     if SparkContext._gateway is not None:
         return
     home = os.environ.get("JAVA_HOME")

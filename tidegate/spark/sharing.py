@@ -1,7 +1,7 @@
-"""Operators that step once for several streams: their rows go through a shuffle that all read.
+"""Operators and scans that several streams of a pipeline share.
 
-Rows travel as blobs, so that every reader is a task that wants all of what was sent: then Spark
-sees the same shuffle, and runs it once.
+Rows of a shared operator go through a shuffle as blobs, so that all readers have the same plan
+below them and Spark runs the shuffle once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidegate.connectors.base import Read, SourceConnector
 
 SENT_SCHEMA = "task INT, data BINARY"
-# Their ticks are known by numbers from here on, whatever the operator's is in each stream.
+# The first origin number of shared operators, independent of their number in each stream.
 FIRST_SHARED = 1_000_000
 _BLOB_BYTES = 16 << 20
 
@@ -45,7 +45,7 @@ class SharedOperator:
     id: int
     keys: tuple[str, ...]
     streams: StreamNames
-    # The stream and number of the operator that is stepped for all.
+    # The stream and number of the operator that runs for all.
     first: tuple[str, int]
 
 
@@ -57,16 +57,16 @@ SharedOperators = Mapping[tuple[str, int], SharedOperator]
 
 @dataclass(frozen=True)
 class ReceiveSpec:
-    """How a reader knows the rows of a shared operator: with names of its own."""
+    """The rows of a shared operator for one reader, with the reader's column names."""
 
     output: pa.Schema
-    # Whether what only passes goes on here, or with another reader.
+    # True if this reader passes on other control messages.
     passes: bool
-    # The origin of the ticks among its rows.
+    # The origin of the watermark updates among its rows.
     origin: int
 
     def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
-        """What the operator has given, as it came; every reader hears the time."""
+        """Return the rows of the operator; every reader gets the watermark updates."""
         for batch in batches:
             for data in batch.column(1).to_pylist():
                 table = table_from_bytes(data, self.output)
@@ -74,7 +74,7 @@ class ReceiveSpec:
 
 
 def sender(spec: StepSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow: a step whose rows become blobs."""
+    """Return the function for mapInArrow that runs an operator and sends its rows as blobs."""
 
     def send(batches: Batches) -> Batches:
         task = pa.array([task_number()], pa.int32())
@@ -88,14 +88,14 @@ def sender(spec: StepSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], B
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.Table]:
-    """Pieces that are small enough for a blob."""
+    """Split a batch into pieces that are small enough for a blob."""
     rows = max(batch.num_rows * _BLOB_BYTES // max(batch.nbytes, 1), 1)
     for start in range(0, batch.num_rows, rows):
         yield pa.Table.from_batches([batch.slice(start, rows)])
 
 
 def _ticks_only(table: pa.Table) -> pa.Table:
-    """Rows, and of what passes on their side only the time: the rest is for the first reader."""
+    """Return the rows with watermark updates only; the first reader passes on other messages."""
     sides = table.column(CONTROL)
     if sides.null_count == len(sides):
         return table
@@ -105,7 +105,7 @@ def _ticks_only(table: pa.Table) -> pa.Table:
 def read_scans(
     stream: str, leaves: Sequence[LeafPlan], shared: SharedOperators, stream_names: StreamNames
 ) -> Iterator[tuple[ScanPlan, StreamNames]]:
-    """The scans of a stream, each with the streams that its record counts are attributed to."""
+    """Yield the scans of a stream, each with the streams that its records are counted for."""
     for leaf in leaves:
         if isinstance(leaf, ScanPlan):
             yield leaf, stream_names
@@ -128,8 +128,8 @@ def _scans_below(
 # ---- Sources that several scans of a pipeline read alike: their records are decoded once per
 # epoch.
 #
-# Only in large epochs, and where decoding is work for Spark: keeping what was decoded costs more
-# than a small epoch takes. What tasks read themselves they read once in any case, see `reading`.
+# Only in large epochs and for sources that Spark decodes: caching the decoded rows costs more than
+# a small epoch takes. Sources that tasks read directly are read once anyway, see `reading`.
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def shared_scans(
     source_of: Callable[[ScanPlan], tuple[Source, Read]],
     sources: Mapping[str, SourceConnector],
 ) -> dict[RangeKey, SharedScan]:
-    """Which scans are one; `alike` are streams whose ranges of a source are the same.
+    """Return the scans to share; `alike` are streams whose ranges of a source are equal.
 
     Each scan has its stream, and the streams that its counts are attributed to.
     """
@@ -163,7 +163,7 @@ def shared_scans(
                 by_spark.add(range_key)
     shared: dict[RangeKey, SharedScan] = {}
     for group, partitioned in product(alike, (True, False)):
-        # Where Spark decodes for one scan of a stream, it does so for all of them.
+        # If Spark decodes one scan of a source, it decodes all of them.
         range_keys = [
             range_key
             for range_key in group
@@ -182,14 +182,14 @@ def shared_scans(
 
 
 def merged(reads: Sequence[Read]) -> Read:
-    """What all of them want."""
+    """Return a read that contains the columns of all reads."""
     columns = tuple(dict.fromkeys(column for read in reads for column in read.columns))
     arrival, located = any(r.arrival for r in reads), any(r.located for r in reads)
     return replace(reads[0], columns=columns, arrival=arrival, located=located)
 
 
 def without_reports(frame: DataFrame) -> DataFrame:
-    """The same rows for another scan: who was first passes on the notes, and all hear the time."""
+    """Return the same rows for another scan, without the reports that the first one passes on."""
     if CONTROL not in frame.columns:
         return frame
     return frame.where(f"{CONTROL} IS NULL OR substring({CONTROL}, 1, 1) = X'{WATERMARKS.hex()}'")

@@ -1,4 +1,4 @@
-"""Declared sources as frames: rows with their event time, and records that cannot be used."""
+"""The rows of declared sources with their event time, and their malformed records."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tidegate.sql.dialect import own_span, text_literal, to_sql
 from tidegate.sql.expressions import calls, is_volatile_call
 from tidegate.sql.quoting import quoted
 
-# ---- Computed columns of sources, with the rows on which one of them fails found out.
+# ---- Computed columns of sources, and detection of rows on which they fail.
 #
-# In ANSI mode a cast or a division that fails ends the job, and the row would be there again after
-# every restart. So each column is tried first. `explode` keeps these calls where they are written;
-# elsewhere Spark takes out what several of them share, and evaluates it unguarded.
+# In ANSI mode a failing cast or division fails the job, and it would fail again after every
+# restart. So each column is tried first. `explode` keeps these calls where they are written;
+# elsewhere Spark extracts common subexpressions and evaluates them unguarded.
 
 # The name of the first computed column that failed on a row; NULL if none did.
 FAILED = "_tg_failed"
@@ -46,7 +46,7 @@ _TRIED, _VALUES = "_tg_tried", "_tg_values"
 
 
 def with_computed(source: Source, raw: DataFrame) -> DataFrame:
-    """The frame with the computed columns, and FAILED if one of them can fail."""
+    """Add the computed columns, and FAILED if one of them can fail."""
     computed = [column for column in source.columns if column.computed is not None]
     guarded = [column for column in computed if _may_fail(column)]
     plain = [f"{_sql(c)} AS {quoted(c.name)}" for c in computed if c not in guarded]
@@ -76,13 +76,13 @@ def _sql(column: Column) -> str:
 
 
 def _failed(column: Column) -> str:
-    """A condition, never NULL: whether the column cannot be computed."""
+    """Return a condition, never NULL, that is true if the column cannot be computed."""
     kind = column.type or ""
     return is_failure(_sql(column), hashable="MAP<" not in kind and "VARIANT" not in kind)
 
 
 def _may_fail(column: Column) -> bool:
-    """Whether a value may not come about; those of the clock or of chance always do."""
+    """Return True if computing a value may fail; nondeterministic expressions are excluded."""
     tree = column.computed
     if isinstance(tree, exp.Column | exp.Literal):
         return False
@@ -98,7 +98,7 @@ _HIDDEN = (*_ABOUT_RECORDS, FAILED, *ARRIVAL, PARTITION)
 
 
 def source_frame(source: Source, raw: DataFrame) -> DataFrame:
-    """The raw frame of a connector with the computed columns added, in declared order."""
+    """Add the computed columns to the raw frame of a connector, in declared order."""
     frame = with_computed(source, raw)
     raw_columns = {name.lower() for name in raw.columns}
     columns = [
@@ -111,9 +111,9 @@ def source_frame(source: Source, raw: DataFrame) -> DataFrame:
 
 
 def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
-    """The rows of a source for a stage: its columns by id, and the hidden ones.
+    """Return the rows of a source for a stage: its columns by id, and the hidden ones.
 
-    A malformed record is kept, but not selected, so that it is counted.
+    A malformed record stays in the frame, not selected, so that it is counted.
     """
     bad = is_bad(source, frame)
     control = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
@@ -131,14 +131,14 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
 
 
 def _origin(scan: ScanPlan, frame: DataFrame) -> str:
-    """Where a row came from: the source, and its partition where that has a time of its own."""
+    """Return the SQL of the origin: the source, and the partition if it has its own watermark."""
     if not scan.partitioned or PARTITION not in frame.columns:
         return str(scan.index)
     return f"shiftleft(CAST({PARTITION} AS BIGINT), {PARTITION_SHIFT}) + {scan.index}L"
 
 
 def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
-    """The records that cannot be used: source, reason, record, and the column, file and line."""
+    """Return malformed records: source, reason, record, column, file and line."""
     stored = ", ".join(quoted(column.name) for column in source.stored_columns)
     record = f"to_json(struct({stored}))"
     if BAD_RECORD in frame.columns:
@@ -162,13 +162,13 @@ def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
 
 
 def bad_reasons(source: Source, frame: DataFrame) -> DataFrame:
-    """Why rows cannot be used; one row for each of them."""
+    """Return the reasons of malformed rows, one row for each."""
     reason = _choice([(case.test, case.reason) for case in _bad_cases(source, frame)])
     return frame.selectExpr(f"{reason} AS reason").where("reason IS NOT NULL")
 
 
 def _carried(scan: ScanPlan, frame: DataFrame) -> list[str]:
-    """Where rows stood, and what time it is, for those who ask."""
+    """Return the hidden columns for the arrival order and the processing time."""
     columns: list[str] = []
     if scan.arrival:
         has_arrival = ARRIVAL_FILE in frame.columns
@@ -198,7 +198,7 @@ class _BadCase:
 
 
 def is_bad(source: Source, frame: DataFrame) -> str | None:
-    """A condition, never NULL: whether a row cannot be used; None if all are good."""
+    """Return a condition, never NULL, that is true for malformed rows; None if there are none."""
     return " OR ".join(f"({case.test})" for case in _bad_cases(source, frame)) or None
 
 
@@ -222,7 +222,7 @@ def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
         if column.not_null:
             case = _null(column.name, f"{column.name} is NULL")
             if keys and source.options["changelog"] and column.name.lower() not in keys:
-                # What deletes a key need not say more than the key.
+                # A delete needs only the key.
                 case = replace(case, test=f"{case.test} AND NOT ({OP} <=> '-D')")
             cases.append(case)
     watermark = source.watermark
@@ -246,7 +246,7 @@ def _null(column: str, reason: str) -> _BadCase:
 
 
 def _cannot_be_computed(source: Source, column: Declared) -> str:
-    """A reason with the expression as the user wrote it."""
+    """Return a reason with the expression as the user wrote it."""
     assert column.computed is not None, f"{column.name} is computed"
     span = own_span(column.computed)
     sql = source.origin.text[span.start : span.end] if span else to_sql(column.computed)

@@ -1,4 +1,4 @@
-"""Late rows of a stream as rows of a frame: for sinks, and for streams that read them."""
+"""Late rows and dead letters of a stream as rows of a DataFrame."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOW = "_tg_late_now"
 
 @dataclass(frozen=True)
 class LateRowsFrame:
-    """The rows of a stream and, turned off, its late ones in columns of their own.
+    """The rows of a stream and its late rows, which are not selected and have separate columns.
 
     `schema` has these columns by the names they have in the late stream.
     """
@@ -52,13 +52,13 @@ def with_late(
     readers: tuple[str, ...],
     epoch_specs: EpochSpecStore,
 ) -> LateRowsFrame:
-    """Late rows as rows of columns of their own, so that SQL can be made of them.
+    """Add late rows as rows with separate columns, so that SQL can read them.
 
     Task reports among the rows of the stream attribute the number of late rows to each reader.
     """
     fields = [pa.field(_column(number), f.type) for number, f in enumerate(late)]
     hidden = [pa.field(_NOW, pa.int64()), pa.field(IS_LATE, pa.bool_())]
-    # A late row has none of the columns of the stream, also of those that are never NULL in it.
+    # In a late row the columns of the stream are NULL, even if they are NOT NULL in the stream.
     stream_fields = [
         field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")
     ]
@@ -91,9 +91,9 @@ def with_late(
 
 
 def late_scan(scan: ScanPlan, late: LateRowsFrame) -> DataFrame:
-    """The late rows of another stream for a stage: its columns by id, and the hidden ones.
+    """Return the late rows of another stream for a stage, with columns by id and hidden ones.
 
-    They have no watermark: they come behind that of the stream they were too late for.
+    They have no event time, because they are behind the watermark of their stream.
     """
     late_columns = {
         name.lower(): column for name, column in zip(late.schema.names, late.own, strict=True)
@@ -125,7 +125,7 @@ def _late_report(readers: tuple[str, ...], count: int, whole: pa.Schema) -> pa.R
 
 
 def filled(columns: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:
-    """A batch with what is given, and NULL in all other columns."""
+    """Return a batch with these columns, and NULL in all other columns."""
     arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in whole]
     return pa.record_batch(arrays, schema=whole)
 
@@ -142,9 +142,9 @@ FAILED_COLUMNS = [f"_tg_failed_{name}" for name in LETTER_COLUMNS]
 
 
 def with_failed(frame: DataFrame) -> DataFrame:
-    """The frame with the letters that pass on the side of its rows, turned off, as rows."""
+    """Add dead letters as rows that are not selected."""
     letter_fields = [pa.field(name, pa.string()) for name in FAILED_COLUMNS]
-    # A letter has nothing in the columns of rows, whether those may be NULL or not.
+    # In a dead letter the columns of the stream are NULL, even if they are NOT NULL there.
     stream_fields = [
         field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")
     ]

@@ -1,8 +1,8 @@
-"""What tasks read themselves, for all streams of a pipeline at once.
+"""Tasks that read sources directly, for all streams of a pipeline at once.
 
-A record is read and decoded once, and packed for every operator that wants it. What was packed for
-all of them goes through one shuffle, which Spark runs once. Streams without
-operators have their rows staged right there; their notes go with those of an operator.
+A record is read and decoded once, and packed for every operator that reads it. The packed rows of
+all operators go through one shuffle. The rows of streams without operators are staged by the
+reading task; their reports go through the shuffle too.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from tidegate.connectors.base import Read, SplitReader
 
 
-# ---- Sources that tasks read and judge themselves: no row goes to Spark's SQL and back.
+# ---- Sources that tasks read and check directly, without Spark SQL.
 #
-# What cannot be used is counted as everywhere: records that cannot be read, without a value where
-# one must be, without an event time, or with one too far in the future.
+# Malformed records are counted like those of other sources: unreadable ones, NULL in a NOT NULL
+# column, a missing event time, or one too far in the future.
 
-# The event time of records, and which of them are bad; None if none is.
+# The event time of records, and which of them are malformed; None if there are none.
 Judged = tuple[pa.Array, pa.Array | None]
 
 
@@ -74,7 +74,7 @@ class DirectScan:
     streams: tuple[str, ...]
     index: int
     columns: tuple[tuple[str, Vector], ...]
-    # What must not be NULL; the event time, in microseconds, and how far it may be ahead.
+    # Columns that must not be NULL; the event time in microseconds, and its limit in the future.
     required: tuple[Vector, ...]
     time: Vector | None
     max_future_us: int | None
@@ -83,7 +83,7 @@ class DirectScan:
 
     @property
     def split(self) -> str:
-        """Its name in orders."""
+        """Its name in epoch specs."""
         return "/".join(self.range_key)
 
     @property
@@ -92,14 +92,14 @@ class DirectScan:
         return (*([ORIGIN] if self.partitioned else []), EVENT_TIME, SELECTED, CONTROL)
 
     def partitions_of(self, epoch_spec: EpochSpec) -> list[WatermarkUpdate]:
-        """The partitions that have watermarks of their own, before anything came of them."""
+        """Return initial watermark updates of partitions that have their own watermarks."""
         if not self.partitioned:
             return []
         partitions = range(epoch_spec.partitions.get(self.split, 0))
         return [WatermarkUpdate(self.index, number, NO_ROWS_US) for number in partitions]
 
     def scanned(self, batch: pa.RecordBatch, now_us: int, judged: Judged) -> pa.RecordBatch:
-        """The columns of the scan, and hidden ones, of records and what they were found to be."""
+        """Return the columns of the scan and the hidden columns of checked records."""
         count = batch.num_rows
         mark, bad = judged
         try:
@@ -124,7 +124,7 @@ class DirectScan:
         return pc.add(numbers, self.index)
 
     def judged(self, batch: pa.RecordBatch, now_us: int) -> Judged:
-        """The event time of records, and which of them are bad."""
+        """Return the event time of records, and which of them are malformed."""
         try:
             return self._judged(batch, now_us)
         except (pa.ArrowException, ValueError) as error:
@@ -159,7 +159,7 @@ def _array(value: Any, count: int) -> pa.Array:
 
 # A stream and a source, in lower case.
 RangeKey = tuple[str, str]
-# What a packer may hold at least, however many there are.
+# The minimum buffer of each reader.
 _LEAST_BYTES = 8 << 20
 
 
@@ -201,7 +201,7 @@ class ReadStream:
     scan: DirectScan
     stage: VectorStage
     staging: StagingSpec
-    # The operator by which its notes go to the driver; None if they go there themselves.
+    # The operator that passes on its reports; None if the task sends them to the driver.
     by: int | None = None
     hidden = (ORIGIN, EVENT_TIME, SELECTED, CONTROL)
 
@@ -237,7 +237,7 @@ Reader = ReadPort | ReadStream
 
 @dataclass(frozen=True)
 class ReadRange:
-    """A range of a source, read once for all who want it."""
+    """A range of a source, read once for all readers."""
 
     reader: SplitReader
     readers: tuple[Reader, ...]
@@ -307,10 +307,10 @@ def ranges_of(
 
 @dataclass
 class Reading:
-    """What tasks read for a pipeline, and what was packed of it for all operators."""
+    """The ranges that tasks read for a pipeline, and the shuffled rows of all operators."""
 
     ranges: tuple[ReadRange, ...] = ()
-    # The numbers of operators in the shuffle.
+    # The indexes of operators in the shuffle.
     operator_indexes: dict[Hashable, int] = field(default_factory=dict)
     # Streams, in lower case, whose rows are staged where they are read.
     streams: set[str] = field(default_factory=set)
@@ -321,18 +321,18 @@ class Reading:
         assert self.shuffled is not None, "the ranges were read"
         if len(set(self.operator_indexes.values())) == 1:
             return self.shuffled
-        # A plain comparison would be moved below the shuffle, and every reader had its own then.
+        # Spark would push a plain comparison below the shuffle, and run a shuffle for each reader.
         return self.shuffled.where(f"if(spark_partition_id() < 0, -1, member) = {operator_index}")
 
 
-# ---- The leaves of a frame: tasks read the shares of their order, and count what they read.
+# ---- The leaves of a frame: tasks read the splits of their epoch spec and count the records.
 
 _HIDDEN = [pa.field(CONTROL, pa.binary()), pa.field(NOW, pa.int64())]
 
 
 @dataclass(frozen=True)
 class ReadFrame:
-    """The place where a scan of a stream reads its source; `share` is its name in orders."""
+    """The leaf of a frame that reads a source; `split` is its name in epoch specs."""
 
     spark: SparkSession
     split: str
@@ -344,18 +344,18 @@ class ReadFrame:
     origin: int | None = None
 
     def __call__(self, reader: SplitReader) -> DataFrame:
-        """What tasks read, with a note of how many records that were, and the time."""
+        """Return the rows that tasks read, and a report with their number."""
         schema = pa.schema([*reader.schema, *_HIDDEN])
         read = _reading(reader, self, schema)
         numbers = self.spark.range(0, self.tasks, 1, self.tasks)
         return numbers.mapInArrow(read, from_arrow_schema(schema))
 
     def counted(self, frame: DataFrame) -> DataFrame:
-        """A frame with a note of how many rows it has, where readers cannot tell."""
+        """Add a report with the number of rows to a frame that Spark reads."""
         frame_schema = to_arrow_schema(frame.schema, timezone="UTC")
-        # A note has no columns but its own, whatever was declared NOT NULL.
+        # In a report all other columns are NULL, even those that were declared NOT NULL.
         schema = pa.schema([field.with_nullable(True) for field in frame_schema])
-        # Spark parses the names of columns that go to Python, and a name may hold anything.
+        # Spark parses the names of columns that go to Python, and names may contain any character.
         plain = frame.toDF(*[f"c{epoch_specs}" for epoch_specs, _ in enumerate(schema)])
         return plain.mapInArrow(_counting(self.streams, schema), from_arrow_schema(schema))
 
@@ -380,7 +380,7 @@ def _counting(streams: tuple[str, ...], schema: pa.Schema) -> Callable[[Batches]
 def _reading(
     reader: SplitReader, leaf: ReadFrame, schema: pa.Schema
 ) -> Callable[[Batches], Batches]:
-    # What goes to tasks must not hold the session.
+    # The closure of tasks must not contain the session.
     source, streams, epoch_specs, origin = leaf.split, leaf.streams, leaf.epoch_specs, leaf.origin
 
     def read(batches: Batches) -> Batches:
@@ -399,7 +399,7 @@ def _reading(
                     records += count
                     yield _with_hidden(batch, epoch_spec.now_us, schema)
             if records:
-                # Where rows are grouped, equal notes would become one: the task tells them apart.
+                # Pre-aggregation would merge equal reports: the task number keeps them distinct.
                 about = {"streams": streams, "source": source, "task": task}
                 yield _note_row(report_bytes({**about, "rows": records}), schema)
         keep_what_is_loaded()

@@ -40,14 +40,14 @@ from tidegate.spark.tasks.protocol import (
 from tidegate.state.codec import tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
-# `task` and `part` say in which order rows were read: a shuffle does not keep it.
-# `member` is the operator, where several share a shuffle.
+# `task` and `part` restore the order in which rows were read, which a shuffle loses.
+# `member` is the index of the operator, if several share a shuffle.
 PACKED_SCHEMA = "member INT, kg INT, port INT, task INT, part INT, ticks BINARY, data BINARY"
-# What only passes an operator comes in by this port.
+# The port of control messages that the operator passes on.
 PASSING = -1
-# Partials of a task are merged when they have grown to this many rows.
+# Partial aggregates of a task are merged when they have this many rows.
 _ROWS_TO_SHRINK = 1_000_000
-# What a task holds before it sends: a batch of Arrow cannot have more than 2 GiB of blobs.
+# The size of a task's buffer: an Arrow batch cannot contain more than 2 GiB of blobs.
 BYTES_TO_SEND = 64 << 20
 
 
@@ -57,9 +57,9 @@ class ShuffleSpec:
 
     `columns` pairs the operator's names with those of the stage, which holds equal arguments once.
     `delays` are the microseconds the watermark of each origin stays behind; `sources` are those
-    origins that end when the input does. Operators know origins by their place in the port
-    (`local`), which stays the same when the rest of a query changes. An origin that is shared has
-    several places: one for each part of the query that reads it.
+    origins that end when the input does. Operators identify origins by their position in the port
+    (`local`), which does not change with the rest of the query. A shared origin has several
+    positions: one for each part of the query that reads it.
     """
 
     # The streams that malformed records are attributed to.
@@ -73,16 +73,16 @@ class ShuffleSpec:
     key_groups: int
     grid: Grid | None = None
     hashed: tuple[str, ...] | None = None
-    # Whether Spark has added up the rows of each group already.
+    # True if Spark has pre-aggregated the rows.
     grouped: bool = False
-    # The operator in notes.
+    # The name of the operator in reports.
     key: str = ""
-    # Its number among those that share a shuffle.
+    # Its index among the operators that share a shuffle.
     operator_index: int = 0
 
     @cached_property
     def places(self) -> dict[int, tuple[int, ...]]:
-        """Return all places of each origin: a tick of the origin is meant for every one of them."""
+        """Return all positions of each origin: each of them gets the origin's watermark updates."""
         origin_ids: dict[int, tuple[int, ...]] = {}
         for origin, origin_id in self.local:
             origin_ids[origin] = (*origin_ids.get(origin, ()), origin_id)
@@ -90,7 +90,7 @@ class ShuffleSpec:
 
 
 def shuffle_writer(spec: ShuffleSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow."""
+    """Return the function for mapInArrow that packs the rows of a port."""
 
     def pack(batches: Batches) -> Batches:
         from pyspark import TaskContext
@@ -107,7 +107,7 @@ def shuffle_writer(spec: ShuffleSpec, epoch_specs: EpochSpecStore) -> Callable[[
 
 
 class ShuffleWriter:
-    """The packing of one task."""
+    """The shuffle write of one task."""
 
     def __init__(
         self, spec: ShuffleSpec, task: int, epoch_spec: EpochSpec, limit: int | None = None
@@ -120,7 +120,7 @@ class ShuffleWriter:
         # By origin and partition.
         self.marks: dict[tuple[int, int], int] = {}
         self.bad = 0
-        # Groups that came, and the rows that Spark made them of.
+        # The number of groups from Spark, and of the rows in them.
         self.grouped = self.groups_of = 0
         self.parts: list[Tables] = []
         self.rows = 0
@@ -131,17 +131,17 @@ class ShuffleWriter:
         self.sent = 0
 
     def add(self, batch: pa.RecordBatch) -> Batches:
-        """Take in rows; what has become too much to hold is sent."""
+        """Add rows; flush when the buffer is full."""
         if batch.num_rows:
             self._pre_aggregate(batch)
         if self.bytes > self.limit:
             self._shrink()
-            # Shrinking again is only worth it once as much again can come.
+            # Merge again only after the buffer has room for as many new rows.
             if self.bytes > self.limit // 2:
                 yield self._blobs(b"", last=False)
 
     def add_report(self, report: bytes) -> None:
-        """Pass a note on to the driver."""
+        """Add a report for the driver."""
         self.reports.append(report)
 
     def _pre_aggregate(self, batch: pa.RecordBatch) -> None:
@@ -175,7 +175,7 @@ class ShuffleWriter:
         return from_partials(operator.aggregator, pa.table(columns))
 
     def _rows(self, table: pa.Table) -> pa.Table:
-        """The columns that the operator knows; its panes are found here."""
+        """Return the columns that the operator reads, with the pane of each row."""
         columns = {operator_name: table.column(name) for operator_name, name in self.spec.columns}
         if PANE not in columns:
             columns[PANE] = _zeros(table.num_rows)
@@ -197,11 +197,11 @@ class ShuffleWriter:
             self.parts = [self.spec.operator.combine(self.spec.port, self.parts)]
         held = sum(table.nbytes for part in self.parts for table in part)
         self.bytes = held + self.control.size
-        # Shrinking again is only worth it once as much again has come.
+        # Merge again only after as many new rows were added.
         self.rows = 0
 
     def _track_event_times(self, table: pa.Table) -> None:
-        """The largest event time of each origin, and how many records were of no use."""
+        """Update the largest event time of each origin, and count malformed records."""
         marks = table.column(EVENT_TIME)
         least, most = pc.min_max(marks).as_py().values()
         if least == INVALID_TIME:
@@ -218,7 +218,7 @@ class ShuffleWriter:
                 self._mark(*origin_of(row[ORIGIN]), row[f"{EVENT_TIME}_max"])
 
     def _count(self, table: pa.Table, chosen: pa.ChunkedArray) -> int:
-        """How many rows are chosen, or rows of groups that are."""
+        """Return the number of selected rows, counting the rows in groups."""
         if not self.spec.grouped:
             return int(pc.sum(chosen).as_py())
         return int(pc.sum(pc.if_else(chosen, table.column(ROWS), 0)).as_py())
@@ -231,7 +231,7 @@ class ShuffleWriter:
         self.marks[key] = max(mark, self.marks.get(key, mark))
 
     def finish(self) -> Batches:
-        """The ticks for all key groups, and what has not been sent yet."""
+        """Flush the rows, with the watermark updates for all key groups."""
         if self.epoch_spec.ends:
             self.marks |= {(origin, 0): END_US for origin in self.spec.sources}
         if self.bad:
@@ -254,12 +254,12 @@ class ShuffleWriter:
             yield last
 
     def _blobs(self, updates: bytes, last: bool) -> pa.RecordBatch:
-        """A row for each key group: the partials of each, and the time for all of them."""
+        """Build a row for each key group: its partial aggregates and the watermark updates."""
         groups = self.spec.key_groups
         blobs: list[bytes | None] = [None] * groups
         if self.parts:
             blobs = split(self.spec.operator.combine(self.spec.port, self.parts), groups)
-        # Every key group steps in every epoch, and sees the time.
+        # Every key group runs in every epoch and gets the watermark updates.
         to_all = updates or (last and self.task == 0)
         numbers = [kg for kg in range(groups) if to_all or blobs[kg] is not None]
         rows = [(kg, self.spec.port, blobs[kg]) for kg in numbers]
@@ -278,7 +278,7 @@ def packed_rows(
     updates: bytes,
     rows: Sequence[tuple[int, int, bytes | None]],
 ) -> pa.RecordBatch:
-    """Rows of a shuffle: key groups, ports and blobs."""
+    """Return rows of a shuffle: key groups, ports and blobs."""
     count = len(rows)
     return pa.record_batch(
         {
@@ -294,7 +294,7 @@ def packed_rows(
 
 
 def split(tables: Tables, key_groups: int) -> list[bytes | None]:
-    """The tables cut by key group, each piece as bytes."""
+    """Split tables by key group and serialize each piece."""
     ranges = []
     for table in tables:
         owner = np.mod(table.column(HASH).to_numpy(), key_groups)
@@ -310,7 +310,7 @@ def split(tables: Tables, key_groups: int) -> list[bytes | None]:
 
 
 def origin_of(number: int) -> tuple[int, int]:
-    """The origin and the partition that a number in ORIGIN stands for."""
+    """Decode a number in ORIGIN into the origin and the partition."""
     return number & ((1 << PARTITION_SHIFT) - 1), number >> PARTITION_SHIFT
 
 
@@ -319,7 +319,7 @@ def _zeros(count: int) -> pa.Array:
 
 
 def _on_grid(times: pa.ChunkedArray, grid: Grid) -> pa.Array:
-    """The start of the pane of each time; right before 1970 too."""
+    """Return the start of the pane of each time; correct before 1970 too."""
     us = times.to_numpy()
     return pa.array(us - np.mod(us - grid.offset_us, grid.width_us))
 

@@ -1,4 +1,4 @@
-"""The task at the end of a stream: rows are staged for every sink, notes go to the driver."""
+"""The task at the end of a stream: stage rows for every sink and send reports to the driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTES_SCHEMA = "note BINARY"
 
 @dataclass(frozen=True)
 class StagedSink:
-    """A sink as tasks know it: the columns of the frame that it takes, and their names there."""
+    """A sink for tasks: the columns of the frame that it writes, and their names in the sink."""
 
     name: str
     factory: SinkWriterFactory
@@ -43,12 +43,12 @@ class StagingSpec:
 
     stream: str
     sinks: tuple[StagedSink, ...]
-    # Whether the last stage reads sources itself, so that their time is known here only.
+    # True if the last stage reads sources, so that only this task knows their event times.
     scans: bool
 
 
 def staging(spec: StagingSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow."""
+    """Return the function for mapInArrow that stages rows."""
 
     def stage(batches: Batches) -> Batches:
         from pyspark import TaskContext
@@ -115,7 +115,7 @@ class Staging:
                 self.marks[origin] = max(mark, self.marks.get(origin, mark))
 
     def reports(self) -> pa.RecordBatch:
-        """What the driver must know, once everything is staged."""
+        """Close the writers and return all reports for the driver."""
         reports = [*self.control.reports, *(report[1:] for report in self._own_reports())]
         return pa.record_batch([pa.array(reports, pa.binary())], names=["note"])
 
@@ -137,6 +137,6 @@ class Staging:
 
 
 def _origin_name(number: int) -> str:
-    """The source that a number in ORIGIN stands for, and behind a / its partition, if not 0."""
+    """Return the source that a number in ORIGIN stands for, and /partition if it is not 0."""
     origin, partition = number & ((1 << PARTITION_SHIFT) - 1), number >> PARTITION_SHIFT
     return f"{origin}/{partition}" if partition else str(origin)

@@ -1,7 +1,7 @@
 """The task of an operator: unpack the rows of its key groups, step, write the new state.
 
-It hands on rows with their hidden columns: the operator's own tick, and on the side what passes by,
-rows that came too late, and a note for each key group that says where its state is now.
+The task emits rows with hidden columns. Control messages contain the operator's watermark updates,
+messages that are passed on, late rows, and a report with the state handle of each key group.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from tidegate.state.codec import table_to_bytes, tables_from_bytes
 from tidegate.state.state_file import FileBackend, StateFile, StateHandle
 from tidegate.storage import Store, open_store
 
-# Of everything that came for a key group: port, task, part, ticks, data.
+# A row of the shuffle without its key group: port, task, part, watermark updates, data.
 _ShuffledRow = tuple[int, int, int, bytes, bytes | None]
 
 
 class GivesRows(Protocol):
-    """What stands behind a shuffle and gives the rows of an operator."""
+    """A task behind a shuffle that returns the rows of an operator."""
 
     @property
     def output(self) -> pa.Schema:
-        """Its rows as the stage above reads them."""
+        """Its schema for the stage above."""
 
     @property
     def origin(self) -> int:
-        """Return the origin of the ticks among its rows."""
+        """Return the origin of the watermark updates among its rows."""
 
     def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
         """Return the function that processes the input of one task."""
@@ -56,7 +56,7 @@ class GivesRows(Protocol):
 
 @dataclass(frozen=True)
 class StepSpec:
-    """An operator as its tasks know it; `key` is its name in manifests and orders."""
+    """An operator for its tasks; `key` is its name in manifests and epoch specs."""
 
     stream: str
     key: str
@@ -65,9 +65,9 @@ class StepSpec:
     names: tuple[str, ...]
     with_arrival: bool
     with_now: bool
-    # Whether what only passes goes on here, or with another operator that gets the same.
+    # False if another operator with the same input passes on the control messages.
     passes: bool = True
-    # The names of operators of other streams for which it steps too.
+    # The names of operators of other streams that share this one.
     others: tuple[str, ...] = ()
 
     def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
@@ -76,13 +76,13 @@ class StepSpec:
 
     @cached_property
     def output(self) -> pa.Schema:
-        """Its rows as the stage above reads them."""
+        """Its schema for the stage above."""
         fields = zip(self.names, self.runner.operator.output, strict=True)
         return pa.schema([*(pa.field(name, field.type) for name, field in fields), *self.hidden])
 
     @property
     def origin(self) -> int:
-        """Return the origin of the ticks among its rows."""
+        """Return the origin of the watermark updates among its rows."""
         return self.runner.id
 
     @cached_property
@@ -99,7 +99,7 @@ class StepSpec:
 
 
 def stepper(spec: GivesRows, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow behind a shuffle."""
+    """Return the function for mapInArrow that runs an operator after a shuffle."""
 
     def step(batches: Batches) -> Batches:
         yield from spec.rows(epoch_specs.read(), batches)
@@ -115,7 +115,7 @@ class StepTask:
         self.spec = spec
         self.epoch_spec = epoch_spec
         self.store: Store = open_store(spec.state)
-        # No two attempts ever have the same name.
+        # Every attempt has a unique name.
         name = f"{epoch_spec.stamp}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.file = StateFile(name, self.store.writer)
         self.state_handles = epoch_spec.state_handles.get(spec.key, {})
@@ -128,7 +128,7 @@ class StepTask:
             result, report = self._key_group(key_group, inputs[key_group])
             results.append((key_group, result))
             reports.append(report)
-        # Everything that a note speaks of is there before the note.
+        # The state file must be complete before a report mentions it.
         self.file.close()
         for report in reports:
             report["size"] = self.file.size
@@ -172,7 +172,7 @@ class StepTask:
         late = [late_bytes(table_to_bytes(t)) for t in result.output.late if t.num_rows]
         if late:
             yield self._hidden_rows(late)
-        # All key groups have the same watermark, so one tells it.
+        # All key groups have the same watermark, so one of them reports it.
         if key_group == 0 and result.update is not None:
             yield self._hidden_rows([watermark_bytes(result.update)])
 
@@ -193,7 +193,7 @@ class StepTask:
         return pa.record_batch(arrays, schema=self.spec.output)
 
     def _constants(self, count: int) -> dict[str, Any]:
-        """What is the same for all rows, and what rows of an operator do not have."""
+        """Return the hidden columns that are equal for all rows."""
         return {
             NOW: pa.repeat(pa.scalar(self.epoch_spec.now_us, pa.int64()), count),
             ARRIVAL_FILE: pa.repeat(pa.scalar("", pa.string()), count),
@@ -219,15 +219,15 @@ def _group_by_key_group(batches: Batches) -> tuple[dict[int, list[_ShuffledRow]]
     return inputs, passing
 
 
-# ---- Two tasks in one: where tasks can compute what stands between them, rows do not leave Python.
+# ---- Fused tasks: if tasks can compute the stage between two steps, rows do not leave Python.
 #
-# A hop to Spark and back costs tens of milliseconds of every epoch, and copies of all rows.
+# Moving rows to Spark and back costs tens of milliseconds in every epoch, and a copy of all rows.
 
 
 def step_and_pack(
     step: GivesRows, between: VectorStage, pack: ShuffleSpec, epoch_specs: EpochSpecStore
 ) -> Callable[[Batches], Batches]:
-    """An operator, and the packing of its rows for the one above."""
+    """Return a function that runs an operator and packs its rows for the next one."""
 
     def run(batches: Batches) -> Batches:
         epoch_spec = epoch_specs.read()
@@ -243,7 +243,7 @@ def step_and_pack(
 def step_and_stage(
     step: GivesRows, between: VectorStage, stage: StagingSpec, epoch_specs: EpochSpecStore
 ) -> Callable[[Batches], Batches]:
-    """The last operator of a stream, and its sinks."""
+    """Return a function that runs the last operator of a stream and stages its rows."""
 
     def run(batches: Batches) -> Batches:
         epoch_spec = epoch_specs.read()
