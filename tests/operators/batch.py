@@ -1,4 +1,4 @@
-"""The same GROUP BY in DuckDB, over rows that the model has placed in windows."""
+"""GROUP BY in DuckDB, over rows that the model has assigned to windows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import duckdb
 import pyarrow as pa
 
 from tests.operators.harness import B, D, L, Query, Row, S, normalize_keys
-from tests.operators.model import Window
+from tests.operators.window_model import Window
 from tidegate.operators.aggregate.functions import AggregateCall
 
 DATE = pa.date32()
 DEC = pa.decimal128(10, 2)
-# The columns that aggregates read, v0, v1, …
+# The types of the columns that aggregates read: v0, v1, …
 VALUES = (L, D, DEC, S, B, DATE)
 _FLAG = VALUES.index(B)
+# A call, its value columns, its FILTER column, and its SQL.
 Choice = tuple[AggregateCall, tuple[int, ...], int | None, str]
 Results = dict[tuple[Any, ...], tuple[Any, ...]]
 
@@ -30,11 +31,16 @@ def _one(sql: str, result: pa.DataType, column: int, **options: Any) -> Choice:
 
 
 def _filtered(choice: Choice) -> Choice:
-    """The same with FILTER: an argument that is NULL where the flag is not true."""
-    one, columns, _, sql = choice
-    kinds = one.arguments or (pa.int32(),)
+    """Return a choice with FILTER: its argument is NULL where the flag is not true."""
+    call, columns, _, sql = choice
+    kinds = call.arguments or (pa.int32(),)
     text = f"{sql} FILTER (WHERE v{_FLAG})"
-    return AggregateCall(one.function, text, kinds, one.result, one.distinct), columns, _FLAG, text
+    return (
+        AggregateCall(call.function, text, kinds, call.result, call.distinct),
+        columns,
+        _FLAG,
+        text,
+    )
 
 
 COUNT: Choice = (AggregateCall("count", "count(*)", (), L), (), None, "count(*)")
@@ -61,30 +67,33 @@ CHOICES = [*_PLAIN, *(_filtered(choice) for choice in _PLAIN if "FILTER" not in 
 _connection = duckdb.connect(config={"threads": 1})
 
 
-def expected(query: Query, texts: Sequence[str], placed: list[tuple[Row, Window]]) -> Results:
-    """Results by keys and window; rows that were retracted are not there."""
-    net: Counter[tuple[Any, ...]] = Counter()
-    for row, window in placed:
-        net[(*row.keys, *row.values, *window)] += row.weight
-    assert all(count >= 0 for count in net.values()), "only rows that are there are retracted"
-    rows = [row for row, count in net.items() for _ in range(count)]
+def batch_results(
+    query: Query, texts: Sequence[str], assigned: list[tuple[Row, Window]]
+) -> Results:
+    """Return the results by keys and window, after retractions."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for row, window in assigned:
+        counts[(*row.keys, *row.values, *window)] += row.weight
+    assert all(count >= 0 for count in counts.values()), "every retracted row exists"
+    remaining = [row for row, count in counts.items() for _ in range(count)]
     names = [f"k{i}" for i, _ in enumerate(query.keys)]
     kinds = [*query.keys, *query.values, L, L]
     columns = [*names, *(f"v{i}" for i, _ in enumerate(query.values)), "ws", "we"]
     table = pa.table(
-        [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(kinds)], names=columns
+        [pa.array([row[i] for row in remaining], kind) for i, kind in enumerate(kinds)],
+        names=columns,
     )
     by = [*names, *(["ws", "we"] if query.windowed else [])]
-    _connection.register("placed", table)
+    _connection.register("assigned", table)
     grouping = f" GROUP BY {', '.join(by)}" if by else ""
-    sql = f"SELECT {', '.join([*by, *texts])} FROM placed{grouping}"
-    found = _connection.execute(sql).fetchall()
-    return {normalize_keys(row[: len(by)]): row[len(by) :] for row in found}
+    sql = f"SELECT {', '.join([*by, *texts])} FROM assigned{grouping}"
+    rows = _connection.execute(sql).fetchall()
+    return {normalize_keys(row[: len(by)]): row[len(by) :] for row in rows}
 
 
-def assert_same(actual: Results, wanted: Results) -> None:
-    assert set(actual) == set(wanted), (actual, wanted)
-    for key, results in wanted.items():
+def assert_same_results(actual: Results, expected: Results) -> None:
+    assert set(actual) == set(expected), (actual, expected)
+    for key, results in expected.items():
         pairs = zip(actual[key], results, strict=True)
         assert all(same_value(one, other) for one, other in pairs), (key, actual[key], results)
 
@@ -96,7 +105,7 @@ def same_value(one: Any, other: Any) -> bool:
         one, other = float(one), float(other)
         if math.isnan(one) or math.isnan(other):
             return math.isnan(one) and math.isnan(other)
-        # DuckDB averages decimals in doubles; here they have six digits.
+        # DuckDB averages decimals as doubles; the results here have six decimal places.
         return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
     if isinstance(one, Decimal) or isinstance(other, Decimal):
         return Decimal(one) == Decimal(other)

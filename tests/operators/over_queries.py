@@ -1,4 +1,4 @@
-"""Functions with OVER as an operator knows them and as DuckDB writes them, over rows of tests."""
+"""Window functions for the operators and for DuckDB, over the rows of a test."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.operators.batch import CHOICES, VALUES, Choice
-from tests.operators.harness import B, D, Harness, L, Row, S, hash_of, normalize_keys
+from tests.operators.batch import VALUES, Choice
+from tests.operators.harness import D, Harness, L, Row, S, hash_of, normalize_keys
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.kernels.keys import canonicalize
@@ -25,17 +25,17 @@ from tidegate.operators.over.streaming import OverOperator
 from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import WindowTopN
 
-# The columns of a row: the values that aggregates read; times are numbers.
+# The types of the values of a row.
 TYPES = VALUES
 _connection = duckdb.connect(config={"threads": 1})
 
 
 @dataclass(frozen=True)
-class Item:
-    """A function; `columns` are the values it reads, `condition` the one that filters them.
+class FunctionCase:
+    """A window function; `columns` are the values it reads, `condition` the filter.
 
-    `sql` is the call as DuckDB has it; `by_arrival`: of rows that are equal in order the first one
-    to come is the first.
+    `sql` is the call in DuckDB. `by_arrival`: rows that are equal in the order are ordered by their
+    arrival.
     """
 
     function: OverFunction
@@ -44,75 +44,79 @@ class Item:
     condition: int | None = None
     by_arrival: bool = False
 
-    def argument(self, row: Row, place: int) -> Any:
+    def argument(self, row: Row, number: int) -> Any:
         if self.condition is not None and row.values[self.condition] is not True:
             return None
-        if place >= len(self.columns):
+        if number >= len(self.columns):
             return 7 if self.function.default else 1
-        return row.values[self.columns[place]]
+        return row.values[self.columns[number]]
 
 
-def rank(name: str, sort: int = 0, buckets: int = 0) -> Item:
+def rank(name: str, sort: int = 0, buckets: int = 0) -> FunctionCase:
     kind = D if name in ("PERCENT_RANK", "CUME_DIST") else pa.int32()
     sql = f"{name}({buckets or ''})"
     by_arrival = name in ("ROW_NUMBER", "NTILE")
-    return Item(OverFunction(name, kind, sort, buckets=buckets), sql, by_arrival=by_arrival)
+    return FunctionCase(OverFunction(name, kind, sort, buckets=buckets), sql, by_arrival=by_arrival)
 
 
-def shift(name: str, rows: int, column: int, default: bool = False, sort: int = 0) -> Item:
-    """lag and lead; a default is only there for the column of numbers."""
+def shift(name: str, rows: int, column: int, default: bool = False, sort: int = 0) -> FunctionCase:
+    """Return lag or lead; only the first column can have a default."""
     default = default and column == 0
-    other = ", 7" if default else ""
-    by = -rows if name == "lag" else rows
-    function = OverFunction(name.upper(), TYPES[column], sort, by, default, argument=TYPES[column])
-    return Item(function, f"{name}(v{column}, {rows}{other})", (column,), by_arrival=True)
+    default_sql = ", 7" if default else ""
+    offset = -rows if name == "lag" else rows
+    kind = TYPES[column]
+    function = OverFunction(name.upper(), kind, sort, offset, default, argument=kind)
+    return FunctionCase(
+        function, f"{name}(v{column}, {rows}{default_sql})", (column,), by_arrival=True
+    )
 
 
-def last_values(rows: int, column: int, sort: int = 0) -> Item:
-    """lag(x, n) IGNORE NULLS."""
+def last_values(rows: int, column: int, sort: int = 0) -> FunctionCase:
+    """Return lag(x, n) IGNORE NULLS."""
     kind = TYPES[column]
     call = AggregateCall("lag", "lag", (kind,), kind, constants=(rows, True))
     function = OverFunction("LAG", kind, sort, frame=Frame(True, None, -1), call=call)
-    return Item(function, f"lag(v{column}, {rows} IGNORE NULLS)", (column,), by_arrival=True)
+    return FunctionCase(
+        function, f"lag(v{column}, {rows} IGNORE NULLS)", (column,), by_arrival=True
+    )
 
 
-def nth(rows: int, column: int, skips: bool, frame: Frame, sort: int = 0) -> Item:
+def nth(rows: int, column: int, ignore_nulls: bool, frame: Frame, sort: int = 0) -> FunctionCase:
     kind = TYPES[column]
-    call = AggregateCall("nth_value", "nth", (kind,), kind, constants=(rows, skips))
-    sql = f"nth_value(v{column}, {rows}{' IGNORE NULLS' if skips else ''})"
-    return Item(
+    call = AggregateCall("nth_value", "nth", (kind,), kind, constants=(rows, ignore_nulls))
+    sql = f"nth_value(v{column}, {rows}{' IGNORE NULLS' if ignore_nulls else ''})"
+    return FunctionCase(
         OverFunction("NTH_VALUE", kind, sort, frame=frame, call=call), sql, (column,), None, True
     )
 
 
-def end_value(name: str, column: int, skips: bool, frame: Frame, sort: int = 0) -> Item:
+def end_value(
+    name: str, column: int, ignore_nulls: bool, frame: Frame, sort: int = 0
+) -> FunctionCase:
     kind = TYPES[column]
-    call = AggregateCall(name, name, (kind,), kind, constants=(skips,))
-    sql = f"{name}(v{column}{' IGNORE NULLS' if skips else ''})"
-    return Item(
+    call = AggregateCall(name, name, (kind,), kind, constants=(ignore_nulls,))
+    sql = f"{name}(v{column}{' IGNORE NULLS' if ignore_nulls else ''})"
+    return FunctionCase(
         OverFunction(name.upper(), kind, sort, frame=frame, call=call), sql, (column,), None, True
     )
 
 
-def total(choice: Choice, frame: Frame, sort: int = 0) -> Item:
-    """An aggregate of a frame."""
+def total(choice: Choice, frame: Frame, sort: int = 0) -> FunctionCase:
+    """Return an aggregate over a frame."""
     call, columns, condition, sql = choice
     function = OverFunction("SUM", call.result, sort, frame=frame, call=call)
-    return Item(function, sql, columns, condition)
-
-
-AGGREGATES = CHOICES
+    return FunctionCase(function, sql, columns, condition)
 
 
 @dataclass(frozen=True)
 class OverQuery:
-    """Rows have a time, one key of text and values; `sorts` are lists of (value, downwards).
+    """Window functions over rows with a time, one key and values.
 
-    Along time (`mode` is time) each order begins with the time, which is the first column to
-    order by. Else all rows of a window (of so many units) or of all times are one partition.
+    `sorts` are lists of (value, descending). If `mode` is time, each of them starts with the time.
+    Otherwise a partition has all rows of a window, which has a size of `window`, or all rows.
     """
 
-    items: tuple[Item, ...]
+    functions: tuple[FunctionCase, ...]
     sorts: tuple[tuple[tuple[int, bool], ...], ...] = ((),)
     mode: str = "time"
     window: int | None = None
@@ -129,31 +133,36 @@ class OverQuery:
         orders = [Ordering(L)] if self.by_time else []
         sorts = []
         for sort in self.sorts:
-            places = [0] if self.by_time else []
-            for value, down in sort:
-                places.append(len(orders))
-                orders.append(Ordering(TYPES[value], down, not down))
-            sorts.append(tuple(places))
-        functions = tuple(item.function for item in self.items)
+            indices = [0] if self.by_time else []
+            for value, descending in sort:
+                indices.append(len(orders))
+                orders.append(Ordering(TYPES[value], descending, not descending))
+            sorts.append(tuple(indices))
+        functions = tuple(item.function for item in self.functions)
         return OverSpec((S,), tuple(orders), tuple(sorts), functions, (L, L, S))
 
     def operator(self) -> Operator:
-        late = None
+        late_rows = None
         if self.keeps_late:
-            needed = [f for f in self.table([]).schema if not f.name.startswith("l")]
-            late = LateRows("over", pa.schema(needed), (L, L))
+            required = [f for f in self.table([]).schema if not f.name.startswith("l")]
+            late_rows = LateRows("over", pa.schema(required), (L, L))
         if self.by_time:
-            return OverOperator(self.spec, self.window is not None, self.ttl_us, late)
-        whole = WholePartitions(self.spec)
+            return OverOperator(self.spec, self.window is not None, self.ttl_us, late_rows)
+        partitions = WholePartitions(self.spec)
         if self.mode == "windows":
-            return WindowTopN(whole, late_rows=late, name="over")
-        ends = self.mode == "end"
+            return WindowTopN(partitions, late_rows=late_rows, name="over")
+        at_end = self.mode == "end"
         return UpdatingTopN(
-            whole, self.retracts, at_end=ends, with_op=not ends, ttl_us=self.ttl_us, name="over"
+            partitions,
+            self.retracts,
+            at_end=at_end,
+            with_op=not at_end,
+            ttl_us=self.ttl_us,
+            name="over",
         )
 
     def end_of(self, row: Row) -> int:
-        assert self.window is not None, "it has windows"
+        assert self.window is not None, "the query has windows"
         return row.ts - row.ts % self.window + self.window
 
     def pane(self, row: Row) -> int:
@@ -169,18 +178,18 @@ class OverQuery:
         }
         if self.by_time and self.window is not None:
             columns[ENDS] = pa.array([self.end_of(row) for row in rows], L)
-            # The window is a part of the key.
+            # The window is part of the key.
             columns["k0"] = pa.array([repr(self.keys(row)) for row in rows], S)
-        place = 0
+        orders = []
         if self.by_time:
-            columns["o0"], place = pa.array([row.ts for row in rows], L), 1
+            orders.append(pa.array([row.ts for row in rows], L))
         for value, _ in (part for sort in self.sorts for part in sort):
-            columns[f"o{place}"] = pa.array([row.values[value] for row in rows], TYPES[value])
-            place += 1
-        for index, item in enumerate(self.items):
-            for place, kind in enumerate(item.function.arguments):
-                cells = [item.argument(row, place) for row in rows]
-                columns[f"a{index}_{place}"] = pa.array(cells, kind)
+            orders.append(pa.array([row.values[value] for row in rows], TYPES[value]))
+        columns |= {f"o{index}": column for index, column in enumerate(orders)}
+        for index, item in enumerate(self.functions):
+            for number, kind in enumerate(item.function.arguments):
+                cells = [item.argument(row, number) for row in rows]
+                columns[f"a{index}_{number}"] = pa.array(cells, kind)
         columns["c0"] = pa.array([row.id for row in rows], L)
         columns["c1"] = pa.array([row.ts for row in rows], L)
         columns["c2"] = pa.array([row.keys[0] for row in rows], S)
@@ -199,10 +208,8 @@ class OverQuery:
     def harness(self, **options: Any) -> Harness:
         return Harness(self.operator, self.table, **options)
 
-    # In batch
-
     def in_batch(self, rows: Sequence[Row]) -> dict[int, tuple[Any, ...]]:
-        """What DuckDB says about each row, by its id."""
+        """Return DuckDB's results for each row, by its id."""
         if not rows:
             return {}
         names = ["id", "ts", "k", "w", *(f"v{i}" for i, _ in enumerate(TYPES))]
@@ -212,28 +219,28 @@ class OverQuery:
         ]
         kinds = (L, L, S, L, *TYPES)
         data = [pa.array([cell[i] for cell in cells], kind) for i, kind in enumerate(kinds)]
-        _connection.register("given", pa.table(data, names=names))
-        texts = [self._over(item) for item in self.items]
-        found = _connection.execute(f"SELECT id, {', '.join(texts)} FROM given").fetchall()
-        return {row[0]: row[1:] for row in found}
+        _connection.register("input", pa.table(data, names=names))
+        calls = ", ".join(self._over_sql(item) for item in self.functions)
+        results = _connection.execute(f"SELECT id, {calls} FROM input").fetchall()
+        return {row[0]: row[1:] for row in results}
 
     def _window(self, row: Row) -> int:
         return 0 if self.window is None else self.end_of(row)
 
-    def _over(self, item: Item) -> str:
+    def _over_sql(self, item: FunctionCase) -> str:
         order = ["ts"] if self.by_time else []
-        for value, down in self.sorts[item.function.sort]:
-            order.append(f"v{value} {'DESC NULLS LAST' if down else 'ASC NULLS FIRST'}")
+        for value, descending in self.sorts[item.function.sort]:
+            order.append(f"v{value} {'DESC NULLS LAST' if descending else 'ASC NULLS FIRST'}")
         frame = item.function.frame
-        framed = frame is not None and item.function.name != "LAG"
-        if item.by_arrival or (framed and frame is not None and frame.by_rows):
+        frame = frame if item.function.name != "LAG" else None
+        if item.by_arrival or (frame is not None and frame.by_rows):
             order.append("id")
         by = f" ORDER BY {', '.join(order)}" if order else ""
-        text = _frame(frame) if framed and frame is not None else ""
-        return f"{item.sql} OVER (PARTITION BY k, w{by}{text})"
+        frame_sql = _frame_sql(frame) if frame is not None else ""
+        return f"{item.sql} OVER (PARTITION BY k, w{by}{frame_sql})"
 
 
-def _frame(frame: Frame) -> str:
+def _frame_sql(frame: Frame) -> str:
     kind = "ROWS" if frame.by_rows else "RANGE"
     return (
         f" {kind} BETWEEN {_bound(frame.start, 'PRECEDING')} AND {_bound(frame.end, 'FOLLOWING')}"
@@ -246,6 +253,3 @@ def _bound(offset: Any, side: str) -> str:
     if offset == 0:
         return "CURRENT ROW"
     return f"{abs(offset)} {'PRECEDING' if offset < 0 else 'FOLLOWING'}"
-
-
-__all__ = ["AGGREGATES", "B", "Item", "OverQuery"]

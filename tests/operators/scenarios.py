@@ -1,4 +1,4 @@
-"""Random inputs for windows: schema, aggregates, disorder, and the split of rows into epochs."""
+"""Random GROUP BY queries with random input: disorder, retractions, epochs, tasks and restarts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.operators import batch
 from tests.operators.harness import B, D, L, Query, Row, S
-from tests.operators.model import Step
+from tests.operators.window_model import Step
 from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.watermark import END_US
 
 NAN, INF = float("nan"), float("inf")
-# Few different values, so that groups meet.
+# Few distinct values, so that rows share groups.
 SAMPLES: dict[pa.DataType, list[Any]] = {
     L: [None, 0, 1, -7, 2**40, 3],
     D: [None, 0.0, -0.0, 1.5, -2.25, 1e6, NAN],
@@ -34,14 +34,19 @@ UNITS = (1, 7, 1_000_000, 3_600_000_000)
 
 @dataclass(frozen=True)
 class Scenario:
-    """A query with its input; `tasks` has for every row of an epoch its task and batch."""
+    """A query with its input.
+
+    For every epoch, `tasks` has the task and the batch of each row, `task_updates` the watermark
+    updates of each task, and `times` the processing time. With `small`, buckets and the header
+    are small.
+    """
 
     query: Query
     texts: tuple[str, ...]
     steps: tuple[Step, ...]
     origins: tuple[int, ...]
     tasks: tuple[tuple[tuple[int, int], ...], ...]
-    task_marks: tuple[tuple[tuple[int, int], ...], ...]
+    task_updates: tuple[tuple[tuple[int, int], ...], ...]
     times: tuple[int | None, ...]
     restarts: tuple[bool, ...]
     key_groups: int
@@ -50,7 +55,7 @@ class Scenario:
 
 @st.composite
 def windows(draw: st.DrawFn, kinds: Sequence[str]) -> tuple[Panes | None, int | None, int]:
-    """Panes or the gap of a session, and the unit of time."""
+    """Draw panes or the gap of a session, and the unit of time."""
     kind, unit = draw(st.sampled_from(kinds)), draw(st.sampled_from(UNITS))
     if kind == "NONE":
         return None, None, unit
@@ -72,19 +77,19 @@ def queries(
     lateness: st.SearchStrategy[int] | None = None,
     retracts: bool = False,
 ) -> tuple[Query, tuple[str, ...], int]:
-    """A query, the SQL of its aggregates, and the unit of time."""
+    """Draw a query; return it with the SQL of its aggregates and the unit of time."""
     panes, gap, unit = draw(windows(kinds))
     keys = draw(st.lists(st.sampled_from(list(KEY_SAMPLES)), max_size=3))
-    # With keys there may be no calls: that is DISTINCT.
-    fewest = 0 if keys else 1
-    calls = draw(st.lists(st.sampled_from(batch.CHOICES), min_size=fewest, max_size=4))
+    # A query with keys and without calls is SELECT DISTINCT.
+    min_calls = 0 if keys else 1
+    calls = draw(st.lists(st.sampled_from(batch.CHOICES), min_size=min_calls, max_size=4))
     every = draw(st.sampled_from([None, None, 3])) if mode == "early" and gap is None else None
     query = Query(
         tuple(keys),
         batch.VALUES,
-        tuple(one[0] for one in calls),
-        tuple(one[1] for one in calls),
-        tuple(one[2] for one in calls),
+        tuple(choice[0] for choice in calls),
+        tuple(choice[1] for choice in calls),
+        tuple(choice[2] for choice in calls),
         panes,
         gap,
         mode,
@@ -94,21 +99,21 @@ def queries(
         retracts,
         draw(st.booleans()) and (panes is not None or gap is not None),
     )
-    return query, tuple(one[3] for one in calls), unit
+    return query, tuple(choice[3] for choice in calls), unit
 
 
 @st.composite
 def histories(draw: st.DrawFn, query: Query, unit: int) -> list[Row]:
-    """Rows in the order they come in; with `retracts`, some retract one that is there."""
-    read = {place for places in query.arguments for place in places}
-    read |= {place for place in query.filters if place is not None}
+    """Draw rows in order of arrival; with `retracts`, some retract an existing row."""
+    used = {index for arguments in query.arguments for index in arguments}
+    used |= {index for index in query.filters if index is not None}
     values = st.tuples(
         *(
-            st.sampled_from(SAMPLES[kind]) if place in read else st.none()
-            for place, kind in enumerate(query.values)
+            st.sampled_from(SAMPLES[kind]) if index in used else st.none()
+            for index, kind in enumerate(query.values)
         )
     )
-    keys = st.tuples(*(st.sampled_from(draw(_few(kind))) for kind in query.keys))
+    keys = st.tuples(*(st.sampled_from(draw(_few_keys(kind))) for kind in query.keys))
     pace, disorder = draw(st.integers(0, 4)), draw(st.integers(0, 25))
     jitter = st.integers(-disorder, min(disorder, 4))
     now = draw(st.integers(-40, 20))
@@ -116,28 +121,29 @@ def histories(draw: st.DrawFn, query: Query, unit: int) -> list[Row]:
     for number in range(draw(st.integers(0, 28))):
         now += draw(st.integers(0, pace))
         if query.retracts and draw(st.integers(0, 3)) == 0:
-            there = _standing(rows)
-            if there:
-                old = draw(st.sampled_from(there))
+            existing = _existing(rows)
+            if existing:
+                old = draw(st.sampled_from(existing))
                 rows.append(Row(old.ts, old.keys, old.values, -1, number))
                 continue
         rows.append(Row((now + draw(jitter)) * unit, draw(keys), draw(values), 1, number))
     return rows
 
 
-def _few(kind: pa.DataType) -> st.SearchStrategy[list[Any]]:
+def _few_keys(kind: pa.DataType) -> st.SearchStrategy[list[Any]]:
     return st.lists(st.sampled_from(KEY_SAMPLES[kind]), min_size=1, max_size=3)
 
 
-def _standing(rows: Sequence[Row]) -> list[Row]:
-    there: list[Row] = []
+def _existing(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are not retracted."""
+    existing: list[Row] = []
     for row in rows:
         if row.weight > 0:
-            there.append(row)
+            existing.append(row)
         else:
-            same = (row.ts, row.keys, row.values)
-            there.remove(next(r for r in there if (r.ts, r.keys, r.values) == same))
-    return there
+            content = (row.ts, row.keys, row.values)
+            existing.remove(next(r for r in existing if (r.ts, r.keys, r.values) == content))
+    return existing
 
 
 @st.composite
@@ -152,15 +158,17 @@ def scenarios(draw: st.DrawFn, *args: Any, **options: Any) -> Scenario:
     delay = draw(st.integers(0, 10)) * unit
     spread = draw(st.integers(1, 7))
     tasks = [tuple((row.id * spread % 3, row.id % 2) for row in piece) for piece in pieces]
-    marks = [_marks(piece, where, origins, delay) for piece, where in zip(pieces, tasks)]  # noqa: B905
-    # The end comes with the last rows, or in an epoch of its own.
+    pairs = zip(pieces, tasks, strict=True)
+    updates = [_task_updates(piece, where, origins, delay) for piece, where in pairs]
+    # The input ends in the epoch of the last rows, or in one more epoch.
     ending = tuple((origin, END_US) for origin in origins)
     if draw(st.booleans()):
-        marks[-1] = (*marks[-1], *ending)
+        updates[-1] = (*updates[-1], *ending)
     else:
-        pieces, tasks, marks = [*pieces, ()], [*tasks, ()], [*marks, ending]
+        pieces, tasks, updates = [*pieces, ()], [*tasks, ()], [*updates, ending]
     count = len(pieces)
-    steps = tuple(Step(piece, _furthest(mark)) for piece, mark in zip(pieces, marks, strict=True))
+    pairs = zip(pieces, updates, strict=True)
+    steps = tuple(Step(piece, _latest_by_origin(update)) for piece, update in pairs)
     times = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
     return Scenario(
         query,
@@ -168,27 +176,27 @@ def scenarios(draw: st.DrawFn, *args: Any, **options: Any) -> Scenario:
         steps,
         origins,
         tuple(tasks),
-        tuple(marks),
-        tuple(100 + sum(times[: place + 1]) for place in range(count)),
+        tuple(updates),
+        tuple(100 + sum(times[: number + 1]) for number in range(count)),
         tuple(draw(st.lists(st.booleans(), min_size=count, max_size=count))),
         draw(st.integers(1, 3)),
         draw(st.booleans()),
     )
 
 
-def _marks(
+def _task_updates(
     rows: Sequence[Row], where: Sequence[tuple[int, int]], origins: Sequence[int], delay: int
 ) -> tuple[tuple[int, int], ...]:
-    """What each task says about each origin: its largest time, less the delay."""
-    furthest: dict[tuple[int, int], int] = {}
+    """Return the watermark of each task and origin: its largest time minus the delay."""
+    latest: dict[tuple[int, int], int] = {}
     for row, (task, _) in zip(rows, where, strict=True):
         key = (task, row.id % len(origins))
-        furthest[key] = max(row.ts - delay, furthest.get(key, row.ts - delay))
-    return tuple((origins[origin], mark) for (_, origin), mark in sorted(furthest.items()))
+        latest[key] = max(row.ts - delay, latest.get(key, row.ts - delay))
+    return tuple((origins[origin], update) for (_, origin), update in sorted(latest.items()))
 
 
-def _furthest(marks: Sequence[tuple[int, int]]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for origin, mark in marks:
-        found[origin] = max(mark, found.get(origin, mark))
-    return found
+def _latest_by_origin(updates: Sequence[tuple[int, int]]) -> dict[int, int]:
+    latest: dict[int, int] = {}
+    for origin, watermark_us in updates:
+        latest[origin] = max(watermark_us, latest.get(origin, watermark_us))
+    return latest

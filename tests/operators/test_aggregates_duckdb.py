@@ -1,8 +1,10 @@
-"""Any split of any input into epochs, tasks and key groups, any restarts: what comes out is what
-DuckDB says in batch about the rows that were not late, and exactly the others are late.
+"""Random GROUP BY queries return what DuckDB returns in batch over the rows that are not late.
 
-TIDEGATE_EXAMPLES is the number of examples over the whole file (500), TIDEGATE_SEED where they
-start; both are printed with `-s`. A long run: TIDEGATE_EXAMPLES=20000 pytest -s <this file>.
+The input is split at random into epochs, tasks and key groups, with restarts. A model in plain
+Python decides which rows are late.
+
+TIDEGATE_EXAMPLES is the number of examples over the whole file (500), TIDEGATE_SEED the seed; both
+are printed with `-s`. A long run: TIDEGATE_EXAMPLES=20000 pytest -s <this file>.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.batch import Results, assert_same, expected, same_value
+from tests.operators.batch import Results, assert_same_results, batch_results, same_value
 from tests.operators.harness import Harness, Query, Row, normalize_keys, state_limits
-from tests.operators.model import Verdict, judge
 from tests.operators.scenarios import Scenario, scenarios
+from tests.operators.window_model import ModelResult, run_model
 from tidegate.columns import AFTER, BEFORE, DELETE, INSERT
 from tidegate.operators.watermark import Origin, WatermarkUpdate
 
@@ -32,12 +34,12 @@ WINDOWS = (*FIXED, "SESSION")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _say_the_seed() -> None:
+def _print_seed() -> None:
     print(f"TIDEGATE_SEED={SEED} TIDEGATE_EXAMPLES={EXAMPLES}")
 
 
 def examples(strategy: st.SearchStrategy[Scenario]) -> Callable[[Any], Any]:
-    """A property over its share of the examples."""
+    """Return a decorator that runs a test with its part of the examples."""
 
     def decorate(test: Any) -> Any:
         limits = settings(
@@ -51,139 +53,151 @@ def examples(strategy: st.SearchStrategy[Scenario]) -> Callable[[Any], Any]:
     return decorate
 
 
-def run(case: Scenario) -> Harness:
+def run_scenario(case: Scenario) -> Harness:
     origins = tuple(Origin(origin) for origin in case.origins)
     harness = Harness(case.query.operator, case.query.table, case.key_groups, origins)
     with state_limits(case.small):
-        for place, step in enumerate(case.steps):
+        for number, step in enumerate(case.steps):
             tasks: list[list[list[Row]]] = [[[], []] for _ in range(3)]
-            for row, (task, number) in zip(step.rows, case.tasks[place], strict=True):
-                tasks[task][number].append(row)
-            updates = [WatermarkUpdate(origin, 0, mark) for origin, mark in case.task_marks[place]]
-            harness.epoch(tasks, updates, case.times[place])
-            if case.restarts[place]:
+            for row, (task, batch) in zip(step.rows, case.tasks[number], strict=True):
+                tasks[task][batch].append(row)
+            updates = [WatermarkUpdate(origin, 0, us) for origin, us in case.task_updates[number]]
+            harness.epoch(tasks, updates, case.times[number])
+            if case.restarts[number]:
                 harness.restart()
     return harness
 
 
-def keyed(query: Query, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The key of a result, its window, and what it says."""
-    cut = len(query.keys) + (2 if query.windowed else 0)
-    return normalize_keys(row[:cut]), row[cut:]
+def split_row(query: Query, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Split an output row into keys with window, and results."""
+    index = len(query.keys) + (2 if query.windowed else 0)
+    return normalize_keys(row[:index]), row[index:]
 
 
-def once(query: Query, harness: Harness) -> Results:
-    """What an append-only output says; no group twice."""
-    found: Results = {}
+def append_only_results(query: Query, harness: Harness) -> Results:
+    """Return the results of an append-only output; every group is emitted once."""
+    emitted: Results = {}
     for epoch in harness.epochs:
         for row in epoch.main:
-            key, results = keyed(query, row)
-            assert key not in found, f"{key} came out twice"
-            found[key] = results
-    return found
+            key, results = split_row(query, row)
+            assert key not in emitted, f"{key} is emitted twice"
+            emitted[key] = results
+    return emitted
 
 
-def standing(query: Query, epochs: list[Any]) -> Results:
-    """What a changelog has left; what it retracts was there, and pairs follow each other."""
-    found: Results = {}
+def changelog_results(query: Query, epochs: list[Any]) -> Results:
+    """Return the results after all changes; check that the changelog is consistent."""
+    current: Results = {}
     for epoch in epochs:
         pending: tuple[Any, ...] | None = None
         for *row, op in epoch.main:
-            key, results = keyed(query, tuple(row))
+            key, results = split_row(query, tuple(row))
             assert (op == AFTER) == (pending is not None), "-U and +U come as a pair"
             if op in (BEFORE, DELETE):
-                assert key in found, f"{op} {key} was not there"
-                assert exactly(found.pop(key), results), f"{op} {key} {results} was not there"
+                assert key in current, f"{op} {key} does not exist"
+                assert same_cells(current.pop(key), results), f"{op} {key} {results} does not exist"
             else:
-                assert key not in found, f"{op} {key} is there already"
+                assert key not in current, f"{op} {key} exists already"
                 assert op in (INSERT, AFTER) and (pending in (None, key)), (op, pending)
-                found[key] = results
+                current[key] = results
             pending = key if op == BEFORE else None
         assert pending is None
-    return found
+    return current
 
 
-def exactly(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def final_results(query: Query, harness: Harness) -> Results:
+    """Return the results after all epochs, from a changelog or an append-only output."""
+    if query.with_op:
+        return changelog_results(query, harness.epochs)
+    return append_only_results(query, harness)
+
+
+def same_cells(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return all(map(same_value, one, other))
 
 
-def check_late(case: Scenario, harness: Harness, verdict: Verdict) -> None:
-    """All that is late is counted, and nothing else; kept, if somebody wants it."""
+def check_late(case: Scenario, harness: Harness, model: ModelResult) -> None:
+    """Check that exactly the late rows are counted and, with `keeps_late`, emitted."""
     counted = harness.epochs[-1].late_rows
     if case.query.keeps_late:
-        # Of rows that are alike any may be the one that a retraction has taken with it.
-        known = {row.id: repr(replace(row, id=0)) for step in case.steps for row in step.rows}
-        found = Counter(known[row["l0"]] for epoch in harness.epochs for row in epoch.late)
-        assert found == Counter(known[row.id] for row in verdict.late)
+        # Rows are compared without their id: a retraction may remove any of identical rows.
+        content = {row.id: repr(replace(row, id=0)) for step in case.steps for row in step.rows}
+        emitted = Counter(content[row["l0"]] for epoch in harness.epochs for row in epoch.late)
+        assert emitted == Counter(content[row.id] for row in model.late)
     else:
         assert not any(epoch.late for epoch in harness.epochs)
-    assert counted == len(verdict.late)
+    assert counted == len(model.late)
 
 
-def check_pace(case: Scenario, harness: Harness, verdict: Verdict, exact: bool) -> None:
-    """Windows come out when the watermark reaches their end; first results not a moment later.
+def check_closing(case: Scenario, harness: Harness, model: ModelResult, exact: bool) -> None:
+    """Check that windows are emitted when the watermark reaches their end, with `exact` at once.
 
-    Sessions come out when it has passed their end.
+    Sessions are emitted when the watermark has passed their end.
     """
-    place = len(case.query.keys) + 1
-    passed = 0 if case.query.gap_us is None else 1
+    end_index = len(case.query.keys) + 1
+    delay = 0 if case.query.gap_us is None else 1
     for number, epoch in enumerate(harness.epochs):
-        before, after = verdict.before[number], verdict.after[number]
-        assert epoch.watermark == after
+        previous_us, watermark_us = model.previous_watermarks[number], model.watermarks[number]
+        assert epoch.watermark == watermark_us
         for row in epoch.main:
-            closes = row[place] + passed
-            assert after is not None and closes <= after, "nothing before its time"
-            assert not exact or before is None or closes > before, "nothing after its time"
+            closing_time = row[end_index] + delay
+            assert watermark_us is not None and closing_time <= watermark_us, "emitted early"
+            if exact and previous_us is not None:
+                assert closing_time > previous_us, "emitted late"
 
 
 def check_empty(harness: Harness) -> None:
-    assert harness.stored_names() == [], "nothing is kept after the end"
+    assert harness.stored_names() == [], "the state is empty after the end"
 
 
-def wanted(case: Scenario, verdict: Verdict) -> Results:
-    return expected(case.query, case.texts, verdict.placed)
+def expected_results(case: Scenario, model: ModelResult) -> Results:
+    return batch_results(case.query, case.texts, model.assigned)
 
 
 @examples(scenarios("close", (*FIXED, "SESSION")))
-def test_windows_come_out_once_and_right(case: Scenario) -> None:
-    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(once(case.query, harness), wanted(case, verdict))
-    check_late(case, harness, verdict)
-    check_pace(case, harness, verdict, exact=True)
+def test_windows_are_emitted_once(case: Scenario) -> None:
+    harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
+    assert_same_results(append_only_results(case.query, harness), expected_results(case, model))
+    check_late(case, harness, model)
+    check_closing(case, harness, model, exact=True)
     check_empty(harness)
 
 
 @examples(scenarios("close", (*FIXED, "SESSION", "SESSION"), lateness=st.integers(1, 15)))
-def test_late_rows_make_windows_fire_again(case: Scenario) -> None:
-    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(standing(case.query, harness.epochs), wanted(case, verdict))
-    check_late(case, harness, verdict)
-    check_pace(case, harness, verdict, exact=False)
+def test_late_rows_update_closed_windows(case: Scenario) -> None:
+    harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
+    assert_same_results(
+        changelog_results(case.query, harness.epochs), expected_results(case, model)
+    )
+    check_late(case, harness, model)
+    check_closing(case, harness, model, exact=False)
     check_empty(harness)
 
 
 @examples(scenarios("close", ("SESSION",)))
-def test_sessions_come_out_once_and_right(case: Scenario) -> None:
-    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(once(case.query, harness), wanted(case, verdict))
-    check_late(case, harness, verdict)
-    check_pace(case, harness, verdict, exact=True)
+def test_sessions_are_emitted_once(case: Scenario) -> None:
+    harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
+    assert_same_results(append_only_results(case.query, harness), expected_results(case, model))
+    check_late(case, harness, model)
+    check_closing(case, harness, model, exact=True)
     check_empty(harness)
 
 
 @examples(scenarios("early", (*FIXED, "NONE", "SESSION"), lateness=st.integers(0, 9)))
-def test_changes_add_up(case: Scenario) -> None:
-    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(standing(case.query, harness.epochs), wanted(case, verdict))
+def test_changelog_adds_up(case: Scenario) -> None:
+    harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
+    assert_same_results(
+        changelog_results(case.query, harness.epochs), expected_results(case, model)
+    )
     if case.query.windowed:
-        check_late(case, harness, verdict)
+        check_late(case, harness, model)
         check_empty(harness)
 
 
 @examples(scenarios("end", ("NONE",)))
-def test_a_bounded_input_comes_out_at_its_end(case: Scenario) -> None:
-    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(once(case.query, harness), wanted(case, verdict))
+def test_bounded_input_is_emitted_at_its_end(case: Scenario) -> None:
+    harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
+    assert_same_results(append_only_results(case.query, harness), expected_results(case, model))
     assert not any(epoch.main for epoch in harness.epochs if epoch.watermark != 2**63 - 1)
 
 
@@ -192,27 +206,25 @@ def retracting(draw: st.DrawFn) -> Scenario:
     mode = draw(st.sampled_from(["close", "late", "early", "end"]))
     kinds = {"early": (*FIXED, "NONE", "SESSION"), "end": ("NONE",)}.get(mode, WINDOWS)
     lateness = st.integers(1, 15) if mode == "late" else None
-    chosen = "close" if mode == "late" else mode
-    return draw(scenarios(chosen, kinds, lateness=lateness, retracts=True))
+    emit_mode = "close" if mode == "late" else mode
+    return draw(scenarios(emit_mode, kinds, lateness=lateness, retracts=True))
 
 
 @examples(scenarios("close", ("SESSION",), lateness=st.integers(0, 9), retracts=True))
-def test_a_retracted_row_may_split_a_session(case: Scenario) -> None:
-    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
-    changes = case.query.with_op
-    found = standing(case.query, harness.epochs) if changes else once(case.query, harness)
-    assert_same(found, wanted(case, verdict))
-    check_late(case, harness, verdict)
-    check_pace(case, harness, verdict, exact=False)
+def test_retractions_split_sessions(case: Scenario) -> None:
+    harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
+    results = final_results(case.query, harness)
+    assert_same_results(results, expected_results(case, model))
+    check_late(case, harness, model)
+    check_closing(case, harness, model, exact=False)
     check_empty(harness)
 
 
 @examples(retracting())
-def test_rows_that_are_retracted_leave_nothing(case: Scenario) -> None:
-    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
-    changes = case.query.with_op
-    found = standing(case.query, harness.epochs) if changes else once(case.query, harness)
-    assert_same(found, wanted(case, verdict))
+def test_retracted_rows_do_not_count(case: Scenario) -> None:
+    harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
+    results = final_results(case.query, harness)
+    assert_same_results(results, expected_results(case, model))
     if case.query.windowed:
-        check_late(case, harness, verdict)
+        check_late(case, harness, model)
         check_empty(harness)

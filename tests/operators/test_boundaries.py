@@ -31,7 +31,7 @@ from tests.operators.asof_model import LeftRow, RightRow
 from tests.operators.batch import COUNT
 from tests.operators.harness import Harness, L, Query, Row, S, harness_of, state_limits
 from tests.operators.join_harness import HOWS
-from tests.operators.model import windows_of
+from tests.operators.window_model import windows_of
 from tests.operators.over_queries import TYPES, OverQuery, total
 from tidegate.columns import BEFORE, DELETE
 from tidegate.operators.aggregate.groups import Panes

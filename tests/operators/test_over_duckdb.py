@@ -1,7 +1,7 @@
-"""OVER over any rows, in any epochs, tasks and restarts: what DuckDB says about them in batch.
+"""OVER equals DuckDB's batch results for any rows, split into epochs and tasks, and restarts.
 
-TIDEGATE_EXAMPLES is the number of examples over the whole file (100), TIDEGATE_SEED where they
-start; both are printed with `-s`.
+TIDEGATE_EXAMPLES is the number of examples of the whole file (100), TIDEGATE_SEED the seed of
+hypothesis; both are printed with `-s`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.batch import same_value
+from tests.operators.batch import CHOICES, same_value
 from tests.operators.harness import Row, state_limits
 from tests.operators.over_queries import (
-    AGGREGATES,
-    Item,
+    FunctionCase,
     OverQuery,
     end_value,
     last_values,
@@ -33,7 +32,7 @@ from tests.operators.over_queries import (
     shift,
     total,
 )
-from tidegate.operators.over import functions as over_states
+from tidegate.operators.over import functions as over_functions
 from tidegate.operators.over.frames import Frame
 from tidegate.operators.over.history import FrameReach
 from tidegate.operators.watermark import END_US, WatermarkUpdate
@@ -53,7 +52,7 @@ SAMPLES: tuple[list[Any], ...] = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _say_the_seed() -> None:
+def _print_seed() -> None:
     print(f"TIDEGATE_SEED={SEED} TIDEGATE_EXAMPLES={EXAMPLES}")
 
 
@@ -62,8 +61,7 @@ Epochs = list[tuple[list[list[list[Row]]], int, bool]]
 
 @dataclass(frozen=True)
 class Case:
-    """A query; of every epoch its rows by task and batch, the watermark, and whether it ends in a
-    restart."""
+    """A query and its epochs: rows by task and batch, the watermark, whether a restart follows."""
 
     query: OverQuery
     epochs: Epochs
@@ -75,7 +73,7 @@ OFFSETS = st.integers(-4, 4)
 
 @st.composite
 def frames(draw: st.DrawFn, by_rows: bool, whole: bool) -> Frame:
-    """Frames of any kind; only `whole` partitions have one without an end."""
+    """Draw frames; only those of `whole` partitions can be unbounded at the end."""
     start = draw(st.one_of(st.none(), OFFSETS))
     end = draw(st.one_of(st.none(), OFFSETS)) if whole else draw(OFFSETS)
     if start is not None and end is not None:
@@ -84,15 +82,15 @@ def frames(draw: st.DrawFn, by_rows: bool, whole: bool) -> Frame:
 
 
 @st.composite
-def items(draw: st.DrawFn, query_mode: str, sorts: int, by_value: bool) -> Item:
-    """One function; a distance of values only where there is one column of numbers to order by."""
+def functions(draw: st.DrawFn, query_mode: str, sorts: int, by_value: bool) -> FunctionCase:
+    """Draw a function; RANGE offsets need a single numeric ORDER BY column (`by_value`)."""
     whole = query_mode != "time"
     sort = draw(st.integers(0, sorts - 1))
     column = draw(st.integers(0, len(SAMPLES) - 1))
     rows = draw(st.integers(1, 3))
     kinds = ["rank", "lag", "lead", "last", "nth", "end", "total", "total", "total"]
     kind = draw(st.sampled_from(kinds))
-    skips = draw(st.booleans())
+    ignore_nulls = draw(st.booleans())
     by_rows = draw(frames(True, whole))
     if kind == "rank":
         names = ["ROW_NUMBER", "RANK", "DENSE_RANK"]
@@ -104,31 +102,31 @@ def items(draw: st.DrawFn, query_mode: str, sorts: int, by_value: bool) -> Item:
     if kind == "last":
         return last_values(rows, column, sort)
     if kind == "nth":
-        return nth(rows, column, skips, by_rows, sort)
+        return nth(rows, column, ignore_nulls, by_rows, sort)
     if kind == "end":
         name = draw(st.sampled_from(["first_value", "last_value"]))
-        return end_value(name, column, skips, by_rows, sort)
+        return end_value(name, column, ignore_nulls, by_rows, sort)
     frame = draw(frames(False, whole)) if by_value and draw(st.booleans()) else by_rows
     if not by_value and draw(st.booleans()):
-        # Peers need no distance.
+        # RANGE over peers does not need numbers.
         frame = Frame(False, draw(st.sampled_from([None, 0])), draw(st.sampled_from([0])))
-    return total(draw(st.sampled_from(AGGREGATES)), frame, sort)
+    return total(draw(st.sampled_from(CHOICES)), frame, sort)
 
 
 @st.composite
 def cases(draw: st.DrawFn, mode: str) -> Case:
     by_time = mode == "time"
-    # Along time there is one order, which begins with the time.
-    sorted_by = st.lists(st.tuples(st.integers(0, len(SAMPLES) - 1), st.booleans()), max_size=2)
-    sorts = draw(st.lists(sorted_by, min_size=1, max_size=1 if by_time else 2))
+    # Along time there is one ORDER BY, which starts with the time.
+    columns = st.lists(st.tuples(st.integers(0, len(SAMPLES) - 1), st.booleans()), max_size=2)
+    sorts = draw(st.lists(columns, min_size=1, max_size=1 if by_time else 2))
     by_value = by_time and not sorts[0]
     if not by_time and draw(st.booleans()):
         sorts, by_value = [[(0, draw(st.booleans()))]], True
-    made = draw(st.lists(items(mode, len(sorts), by_value), min_size=1, max_size=4))
+    drawn = draw(st.lists(functions(mode, len(sorts), by_value), min_size=1, max_size=4))
     retracts = mode == "changes" and draw(st.booleans())
     windowed = mode == "windows" or (by_time and draw(st.booleans()))
     query = OverQuery(
-        tuple(made),
+        tuple(drawn),
         tuple(tuple(sort) for sort in sorts),
         mode,
         draw(st.integers(2, 5)) if windowed else None,
@@ -136,8 +134,8 @@ def cases(draw: st.DrawFn, mode: str) -> Case:
         keeps_late=mode in ("time", "windows") and draw(st.booleans()),
     )
     if by_time and windowed and FrameReach.of(query.spec).rows_ahead:
-        # Rows that wait for others are given out by the end of a window, which another mode does.
-        query = OverQuery(query.items, query.sorts, mode, None, False, query.keeps_late)
+        # The end of a window emits rows that wait for following rows, which is another mode.
+        query = OverQuery(query.functions, query.sorts, mode, None, False, query.keeps_late)
     return Case(query, draw(epochs_of(retracts)), draw(st.booleans()))
 
 
@@ -146,25 +144,25 @@ def epochs_of(draw: st.DrawFn, retracts: bool) -> Epochs:
     cells = st.tuples(*map(st.sampled_from, SAMPLES))
     content = st.sampled_from(draw(st.lists(cells, min_size=1, max_size=6)))
     keys = st.sampled_from(draw(st.lists(st.sampled_from([None, "a", "b"]), min_size=1)))
-    row = st.tuples(content, keys, st.integers(-3, 8), st.integers(0, 3), st.integers(0, 2))
-    found: Epochs = []
-    there: list[Row] = []
+    rows = st.tuples(content, keys, st.integers(-3, 8), st.integers(0, 3), st.integers(0, 2))
+    epochs: Epochs = []
+    existing: list[Row] = []
     number = 0
-    for epoch in draw(st.lists(st.lists(row, max_size=8), max_size=6)):
+    for epoch in draw(st.lists(st.lists(rows, max_size=8), max_size=6)):
         tasks: list[list[list[Row]]] = [[[], []], [[], []]]
-        standing = list(there)
-        for values, key, ts, task, goes in epoch:
-            made = Row(ts, (key,), values, 1, number)
-            if retracts and goes == 0 and standing:
-                old = standing.pop(number % len(standing))
-                there.remove(old)
-                made = Row(old.ts, old.keys, old.values, -1, old.id)
+        retractable = list(existing)
+        for values, key, ts, task, choice in epoch:
+            row = Row(ts, (key,), values, 1, number)
+            if retracts and choice == 0 and retractable:
+                old = retractable.pop(number % len(retractable))
+                existing.remove(old)
+                row = Row(old.ts, old.keys, old.values, -1, old.id)
             else:
-                there.append(made)
+                existing.append(row)
                 number += 1
-            tasks[task // 2][task % 2].append(made)
-        found.append((tasks, draw(st.integers(-4, 9)), draw(st.booleans())))
-    return found
+            tasks[task // 2][task % 2].append(row)
+        epochs.append((tasks, draw(st.integers(-4, 9)), draw(st.booleans())))
+    return epochs
 
 
 def examples(mode: str) -> Callable[[Any], Any]:
@@ -178,13 +176,13 @@ def examples(mode: str) -> Callable[[Any], Any]:
 
 
 @contextmanager
-def small_if(small: bool) -> Iterator[None]:
-    """Small buckets, and frames that are made of blocks however short they are."""
+def small_limits(small: bool) -> Iterator[None]:
+    """Make buckets small, and combine frames of any length from blocks."""
     with ExitStack() as stack:
         stack.enter_context(state_limits(small))
         if small:
             stack.enter_context(
-                patch.multiple(over_states, _SHORT_FRAME_ROWS=-1, _MAX_BATCH_ROWS=7)
+                patch.multiple(over_functions, _SHORT_FRAME_ROWS=-1, _MAX_BATCH_ROWS=7)
             )
         yield
 
@@ -193,69 +191,71 @@ def rows_of(tasks: list[list[list[Row]]]) -> list[Row]:
     return [row for batches in tasks for batch in batches for row in batch]
 
 
-def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def same_cells(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return all(same_value(a, b) for a, b in zip(one, other, strict=True))
 
 
-def add(found: dict[int, tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    assert row[0] not in found, "a row comes out once"
-    found[row[0]] = row[3:]
+def add_result(results: dict[int, tuple[Any, ...]], row: tuple[Any, ...]) -> None:
+    """Add an emitted row to the results by id."""
+    assert row[0] not in results, "each row is emitted once"
+    results[row[0]] = row[3:]
 
 
-def assert_said(found: dict[int, tuple[Any, ...]], wanted: dict[int, tuple[Any, ...]]) -> None:
-    for id, results in found.items():
-        assert same(results, wanted[id]), (id, results, wanted[id])
+def assert_results(
+    results: dict[int, tuple[Any, ...]], expected: dict[int, tuple[Any, ...]]
+) -> None:
+    for id, cells in results.items():
+        assert same_cells(cells, expected[id]), (id, cells, expected[id])
 
 
 @examples("time")
-def test_rows_come_out_once_with_what_batch_says(case: Case) -> None:
+def test_emits_each_row_once_with_the_batch_results(case: Case) -> None:
     query, reach = case.query, FrameReach.of(case.query.spec)
-    run, late, before = query.harness(), 0, None
+    run, late, watermark = query.harness(), 0, None
     on_time: list[Row] = []
-    found: dict[int, tuple[Any, ...]] = {}
-    with small_if(case.small):
-        for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)], now_us=1)
+    results: dict[int, tuple[Any, ...]] = {}
+    with small_limits(case.small):
+        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)], now_us=1)
             new = rows_of(tasks)
-            kept = [row for row in new if before is None or row.ts >= before]
-            late += len(new) - len(kept)
-            on_time += kept
-            before = mark if before is None else max(before, mark)
+            accepted = [row for row in new if watermark is None or row.ts >= watermark]
+            late += len(new) - len(accepted)
+            on_time += accepted
+            watermark = update_us if watermark is None else max(watermark, update_us)
             assert epoch.late_rows == late
-            assert len(epoch.late) == (len(new) - len(kept)) * query.keeps_late
+            assert len(epoch.late) == (len(new) - len(accepted)) * query.keeps_late
             for row in epoch.main:
-                add(found, row)
-            passed = {row.id for row in on_time if row.ts + reach.time_ahead < before}
-            assert set(found) <= passed
-            assert reach.rows_ahead or set(found) == passed
+                add_result(results, row)
+            passed = {row.id for row in on_time if row.ts + reach.time_ahead < watermark}
+            assert set(results) <= passed
+            assert reach.rows_ahead or set(results) == passed
             if restarts:
                 run.restart()
-    assert set(found) == {row.id for row in on_time}
-    assert_said(found, query.in_batch(on_time))
+    assert set(results) == {row.id for row in on_time}
+    assert_results(results, query.in_batch(on_time))
     assert run.stored_names() == []
 
 
 @examples("windows")
-def test_windows_say_once_what_batch_says(case: Case) -> None:
+def test_emits_the_batch_results_of_each_window_once(case: Case) -> None:
     query = case.query
-    run, late, before = query.harness(), 0, None
-    there: list[Row] = []
-    with small_if(case.small):
-        for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
+    run, late, watermark = query.harness(), 0, None
+    open_rows: list[Row] = []
+    with small_limits(case.small):
+        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)])
             new = rows_of(tasks)
-            kept = [row for row in new if before is None or query.end_of(row) > before]
-            late += len(new) - len(kept)
-            there += kept
-            before = mark if before is None else max(before, mark)
-            closed = [row for row in there if query.end_of(row) <= before]
-            there = [row for row in there if query.end_of(row) > before]
-            found: dict[int, tuple[Any, ...]] = {}
+            accepted = [row for row in new if watermark is None or query.end_of(row) > watermark]
+            late += len(new) - len(accepted)
+            watermark = update_us if watermark is None else max(watermark, update_us)
+            closed = [row for row in open_rows + accepted if query.end_of(row) <= watermark]
+            open_rows = [row for row in open_rows + accepted if query.end_of(row) > watermark]
+            results: dict[int, tuple[Any, ...]] = {}
             for row in epoch.main:
-                add(found, row)
-            wanted = query.in_batch(closed)
-            assert set(found) == set(wanted)
-            assert_said(found, wanted)
+                add_result(results, row)
+            expected = query.in_batch(closed)
+            assert set(results) == set(expected)
+            assert_results(results, expected)
             assert epoch.late_rows == late
             if restarts:
                 run.restart()
@@ -263,41 +263,43 @@ def test_windows_say_once_what_batch_says(case: Case) -> None:
 
 
 @examples("end")
-def test_the_end_says_what_batch_says(case: Case) -> None:
-    run, there = case.query.harness(), []
-    with small_if(case.small):
+def test_results_at_the_end_equal_the_batch_results(case: Case) -> None:
+    run, rows = case.query.harness(), []
+    with small_limits(case.small):
         for tasks, _, restarts in case.epochs:
             assert run.epoch(tasks).main == []
-            there += rows_of(tasks)
+            rows += rows_of(tasks)
             if restarts:
                 run.restart()
-        found: dict[int, tuple[Any, ...]] = {}
+        results: dict[int, tuple[Any, ...]] = {}
         for row in run.end().main:
-            add(found, row)
-    wanted = case.query.in_batch(there)
-    assert set(found) == set(wanted)
-    assert_said(found, wanted)
+            add_result(results, row)
+    expected = case.query.in_batch(rows)
+    assert set(results) == set(expected)
+    assert_results(results, expected)
 
 
 @examples("changes")
-def test_changes_add_up_to_what_batch_says(case: Case) -> None:
+def test_materialized_changes_equal_the_batch_results_after_every_epoch(case: Case) -> None:
     run = case.query.harness()
-    there: list[Row] = []
-    found: dict[int, tuple[Any, ...]] = {}
-    with small_if(case.small):
+    rows: list[Row] = []
+    results: dict[int, tuple[Any, ...]] = {}
+    with small_limits(case.small):
         for tasks, _, restarts in case.epochs:
             epoch = run.epoch(tasks)
             new = rows_of(tasks)
-            gone = {row.id for row in new if row.weight < 0}
-            there = [*there, *(row for row in new if row.weight > 0)]
-            there = [row for row in there if row.id not in gone]
+            retracted = {row.id for row in new if row.weight < 0}
+            rows = [*rows, *(row for row in new if row.weight > 0)]
+            rows = [row for row in rows if row.id not in retracted]
             for *row, op in epoch.main:
                 if op in ("-U", "-D"):
-                    assert same(found.pop(row[0]), tuple(row[3:])), "what was there is retracted"
+                    assert same_cells(results.pop(row[0]), tuple(row[3:])), (
+                        "only emitted rows are retracted"
+                    )
                 else:
-                    add(found, tuple(row))
-            wanted = case.query.in_batch(sorted(there, key=lambda row: row.id))
-            assert set(found) == set(wanted)
-            assert_said(found, wanted)
+                    add_result(results, tuple(row))
+            expected = case.query.in_batch(sorted(rows, key=lambda row: row.id))
+            assert set(results) == set(expected)
+            assert_results(results, expected)
             if restarts:
                 run.restart()

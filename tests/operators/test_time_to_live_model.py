@@ -1,7 +1,6 @@
-"""Time to live and EMIT EVERY over any rows, in any epochs and restarts, against a model of both.
+"""Time to live and EMIT EVERY equal a model, for random rows, epochs and restarts.
 
-TIDEGATE_EXAMPLES is the number of examples over the whole file (300), TIDEGATE_SEED where they
-start.
+TIDEGATE_EXAMPLES is the number of examples over the whole file (300), TIDEGATE_SEED the seed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.batch import Results, assert_same, expected
+from tests.operators.batch import Results, assert_same_results, batch_results
 from tests.operators.harness import (
     D,
     Epoch,
@@ -28,8 +27,8 @@ from tests.operators.harness import (
     state_limits,
 )
 from tests.operators.join_harness import HOWS, JoinRow, batch_join
-from tests.operators.model import NO_WINDOW, Key, Memory
 from tests.operators.scenarios import Scenario, scenarios
+from tests.operators.test_aggregates_duckdb import same_cells, split_row
 from tests.operators.test_regular_join import Harness as JoinHarness
 from tests.operators.test_regular_join import changelogs, make_join
 from tests.operators.test_top_n import FUNCTIONS, NAN, Query
@@ -41,7 +40,7 @@ from tests.operators.test_top_n_duckdb import (
     in_batch,
     rows_of,
 )
-from tests.operators.test_aggregates_duckdb import exactly, keyed
+from tests.operators.window_model import NO_WINDOW
 from tidegate.columns import BEFORE, DELETE, INSERT
 from tidegate.operators.kernels.matching import TRACKS_MATCHES
 from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
@@ -54,161 +53,206 @@ LIMITS = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-TIMES = st.sampled_from([None, 1, 2, 3, 4, 6])
-
-
-@st.composite
-def forgetful(draw: st.DrawFn) -> Scenario:
-    """Aggregates by key that forget, wait, or both."""
-    case = draw(scenarios("early", ("NONE",), retracts=draw(st.sampled_from([True, True, False]))))
-    assume(case.query.keys)
-    query = replace(case.query, ttl_us=draw(TIMES), every_us=draw(TIMES))
-    # So fast that groups go and come again within a few epochs.
-    pace = draw(st.integers(1, 4))
-    return replace(case, query=query, times=tuple(pace * (at or 0) for at in case.times))
+INTERVALS = st.sampled_from([None, 1, 2, 3, 4, 6])
+Key = tuple[Any, ...]
 
 
 @dataclass
-class Reader:
-    """What a reader of the changes of one key group knows, and what it should know."""
+class TtlModel:
+    """Rows by key, with a time to live that restarts with every row of the key.
+
+    Rows that are added and retracted in the same epoch never existed. A retraction of a row that
+    does not exist changes nothing and is counted.
+    """
+
+    ttl_us: int | None
+    rows: dict[Key, Counter[Hashable]] = field(default_factory=dict)
+    touched: dict[Key, int] = field(default_factory=dict)
+    unknown: int = 0
+
+    def expire(self, now_us: int) -> dict[Key, Counter[Hashable]]:
+        """Remove expired keys and return them with their rows."""
+        if self.ttl_us is None:
+            return {}
+        expired = [key for key, last in self.touched.items() if last + self.ttl_us <= now_us]
+        for key in expired:
+            del self.touched[key]
+        return {key: self.rows.pop(key) for key in expired}
+
+    def add(self, rows: Iterable[tuple[Key, Hashable, int]], now_us: int) -> None:
+        """Add the rows of an epoch, as keys, contents and weights."""
+        changes: Counter[tuple[Key, Hashable]] = Counter()
+        for key, content, weight in rows:
+            changes[key, content] += weight
+        for (key, content), weight in changes.items():
+            count = self.rows.get(key, Counter())[content]
+            self.unknown += max(-count - weight, 0)
+            weight = max(weight, -count)
+            if weight:
+                self.rows.setdefault(key, Counter())[content] += weight
+                self.touched[key] = now_us
+
+    def current_rows(self) -> list[tuple[Key, Hashable]]:
+        """Return all rows with their keys."""
+        return [(key, row) for key, rows in self.rows.items() for row in rows.elements()]
+
+
+@st.composite
+def expiring_aggregates(draw: st.DrawFn) -> Scenario:
+    """Draw aggregates by key with a time to live, EMIT EVERY, or both."""
+    case = draw(scenarios("early", ("NONE",), retracts=draw(st.sampled_from([True, True, False]))))
+    assume(case.query.keys)
+    query = replace(case.query, ttl_us=draw(INTERVALS), every_us=draw(INTERVALS))
+    # Time passes so fast that groups expire and reappear within a few epochs.
+    speed = draw(st.integers(1, 4))
+    return replace(case, query=query, times=tuple(speed * (us or 0) for us in case.times))
+
+
+@dataclass
+class ChangelogReader:
+    """Applies the changelog of one key group and compares the result with the model."""
 
     case: Scenario
-    memory: Memory
-    found: Results = field(default_factory=dict)
+    model: TtlModel
+    current: Results = field(default_factory=dict)
     rows: dict[Hashable, Row] = field(default_factory=dict)
     emitted_us: int | None = None
 
     def add(self, rows: Iterable[Row], now_us: int) -> None:
-        """Rows are known by what the aggregates read of them."""
-        came = []
+        """Add rows to the model, identified by the arguments of the aggregates."""
+        changes = []
         for row in rows:
             content = repr(self.case.query.arguments_of(row))
             self.rows.setdefault((normalize_keys(row.keys), content), row)
-            came.append((normalize_keys(row.keys), content, row.weight))
-        self.memory.add(came, now_us)
+            changes.append((normalize_keys(row.keys), content, row.weight))
+        self.model.add(changes, now_us)
 
-    def expected(self, standing: Iterable[tuple[Key, Hashable]]) -> Results:
-        placed = [(replace(self.rows[item], weight=1), NO_WINDOW) for item in standing]
-        return expected(self.case.query, self.case.texts, placed)
+    def expected(self, rows: Iterable[tuple[Key, Hashable]]) -> Results:
+        assigned = [(replace(self.rows[item], weight=1), NO_WINDOW) for item in rows]
+        return batch_results(self.case.query, self.case.texts, assigned)
 
-    def epoch(self, came: list[Row], out: list[tuple[Any, ...]], now_us: int, ended: bool) -> None:
-        """First groups that are forgotten say what they still have to say; then come the others."""
-        gone = self.memory.forget(now_us)
-        last = self.expected([(key, row) for key, r in gone.items() for row in r.elements()])
-        before = {key: value for key, value in self.found.items() if key not in gone}
-        self.add(came, now_us)
-        open_ones = set(gone)
+    def epoch(
+        self, rows: list[Row], changes: list[tuple[Any, ...]], now_us: int, ended: bool
+    ) -> None:
+        """Check that expired groups emit their pending changes before the other groups."""
+        expired = self.model.expire(now_us)
+        last = self.expected([(key, row) for key, r in expired.items() for row in r.elements()])
+        before = {key: value for key, value in self.current.items() if key not in expired}
+        self.add(rows, now_us)
+        unfinished = set(expired)
         emits = False
-        for *row, op in out:
-            key, results = keyed(self.case.query, tuple(row))
-            if key in open_ones and op == INSERT and self._same(self.found.get(key), last.get(key)):
-                self.found.pop(key, None)
-                open_ones.discard(key)
-            emits |= key not in open_ones
+        for *row, op in changes:
+            key, results = split_row(self.case.query, tuple(row))
+            is_final = self._same(self.current.get(key), last.get(key))
+            if key in unfinished and op == INSERT and is_final:
+                self.current.pop(key, None)
+                unfinished.discard(key)
+            emits |= key not in unfinished
             if op in (BEFORE, DELETE):
-                assert exactly(self.found.pop(key), results), "what is retracted was there"
+                assert same_cells(self.current.pop(key), results), "the retracted row exists"
             else:
-                assert key not in self.found
-                self.found[key] = results
-        for key in open_ones:
-            assert self._same(self.found.pop(key, None), last.get(key)), "the last words are right"
+                assert key not in self.current
+                self.current[key] = results
+        for key in unfinished:
+            assert self._same(self.current.pop(key, None), last.get(key)), (
+                "the last result is final"
+            )
         every = self.case.query.every_us
-        waited = self.emitted_us is None or every is None or now_us >= self.emitted_us + every
-        if waited or ended:
-            assert_same(self.found, self.expected(self.memory.standing()))
+        is_due = self.emitted_us is None or every is None or now_us >= self.emitted_us + every
+        if is_due or ended:
+            assert_same_results(self.current, self.expected(self.model.current_rows()))
             self.emitted_us = now_us if emits else self.emitted_us
         else:
-            assert_same(self.found, before)
+            assert_same_results(self.current, before)
 
     @staticmethod
     def _same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
-        return one is other is None or (None not in (one, other) and exactly(one, other))
+        return one is other is None or (None not in (one, other) and same_cells(one, other))
 
 
-def of_group(case: Scenario, number: int, keys: Key) -> bool:
-    return hash_of(keys) % case.key_groups == number
+def is_in_key_group(case: Scenario, key_group: int, keys: Key) -> bool:
+    return hash_of(keys) % case.key_groups == key_group
 
 
 @seed(SEED)
 @LIMITS
-@given(forgetful())
-def test_aggregates_forget_and_wait_as_the_model_does(case: Scenario) -> None:
+@given(expiring_aggregates())
+def test_aggregates_equal_the_model(case: Scenario) -> None:
     origins = tuple(Origin(origin) for origin in case.origins)
     run = Harness(case.query.operator, case.query.table, case.key_groups, origins)
-    readers = [Reader(case, Memory(case.query.ttl_us)) for _ in range(case.key_groups)]
+    ttl_us = case.query.ttl_us
+    readers = [ChangelogReader(case, TtlModel(ttl_us)) for _ in range(case.key_groups)]
     with state_limits(case.small):
-        for place, step in enumerate(case.steps):
+        for number, step in enumerate(case.steps):
             tasks: list[list[list[Row]]] = [[[], []] for _ in range(3)]
-            for row, (task, number) in zip(step.rows, case.tasks[place], strict=True):
-                tasks[task][number].append(row)
-            updates = [WatermarkUpdate(origin, 0, mark) for origin, mark in case.task_marks[place]]
-            now_us = case.times[place]
+            for row, (task, batch) in zip(step.rows, case.tasks[number], strict=True):
+                tasks[task][batch].append(row)
+            updates = [WatermarkUpdate(origin, 0, us) for origin, us in case.task_updates[number]]
+            now_us = case.times[number]
             assert now_us is not None
             epoch = run.epoch(tasks, updates, now_us)
-            came = [row for batches in tasks for batch in batches for row in batch]
-            check(case, readers, came, epoch, now_us)
-            if case.restarts[place]:
+            rows = [row for batches in tasks for batch_rows in batches for row in batch_rows]
+            check(case, readers, rows, epoch, now_us)
+            if case.restarts[number]:
                 run.restart()
 
 
 def check(
-    case: Scenario, readers: list[Reader], came: list[Row], epoch: Epoch, now_us: int
+    case: Scenario, readers: list[ChangelogReader], rows: list[Row], epoch: Epoch, now_us: int
 ) -> None:
-    cut = len(case.query.keys)
-    for number, reader in enumerate(readers):
-        own = [row for row in came if of_group(case, number, row.keys)]
-        out = [row for row in epoch.main if of_group(case, number, row[:cut])]
-        reader.epoch(own, out, now_us, epoch.watermark == END_US)
+    count = len(case.query.keys)
+    for key_group, reader in enumerate(readers):
+        group_rows = [row for row in rows if is_in_key_group(case, key_group, row.keys)]
+        changes = [row for row in epoch.main if is_in_key_group(case, key_group, row[:count])]
+        reader.epoch(group_rows, changes, now_us, epoch.watermark == END_US)
         if case.query.retracts and case.query.ttl_us is not None:
-            assert epoch.reports[number]["unknown"] == reader.memory.unknown
+            assert epoch.reports[key_group]["unknown"] == reader.model.unknown
 
 
 @seed(SEED)
 @LIMITS
 @given(st.data(), st.sampled_from(HOWS), st.booleans(), st.booleans())
-def test_joins_forget_as_the_model_does(
-    data: st.DataObject, how: str, retracts: bool, safe: bool
-) -> None:
+def test_joins_equal_the_model(data: st.DataObject, how: str, retracts: bool, safe: bool) -> None:
     ttl = data.draw(st.integers(1, 6))
     run = JoinHarness(make_join(how, safe, retracts=retracts, ttl_us=ttl))
-    memory, now_us = Memory(ttl), 100
+    model, now_us = TtlModel(ttl), 100
     for epoch in data.draw(changelogs(retracts)):
         now_us += data.draw(st.integers(0, 4))
-        came = [
+        changes = [
             ((item[0],), (side, item), weight)
             for side, items in enumerate(epoch)
             for item, weight in items
             if safe or TRACKS_MATCHES[how][side] or item[0] is not None
         ]
-        stay = leave(run, {key for (key,) in memory.forget(now_us)})
-        memory.add(came, now_us)
+        removed = remove_expired(run, {key for (key,) in model.expire(now_us)})
+        model.add(changes, now_us)
         if data.draw(st.booleans()):
             run.restart()
         run.epoch(epoch, now_us=now_us)
-        there = [row for _, row in memory.standing()]
-        sides: list[list[JoinRow]] = [[item for s, item in there if s == side] for side in (0, 1)]
-        assert run.result == batch_join(sides, how, None, safe), stay
+        rows = [row for _, row in model.current_rows()]
+        sides: list[list[JoinRow]] = [[item for s, item in rows if s == side] for side in (0, 1)]
+        assert run.result == batch_join(sides, how, None, safe), removed
         if retracts:
-            assert sum(report["unknown"] for report in run.reports) == memory.unknown
+            assert sum(report["unknown"] for report in run.reports) == model.unknown
 
 
-def leave(run: JoinHarness, keys: set[str | None]) -> Counter[tuple[Any, ...]]:
-    """What came out of forgotten keys stays with the reader; the join knows nothing of it."""
+def remove_expired(run: JoinHarness, keys: set[str | None]) -> Counter[tuple[Any, ...]]:
+    """Remove the output of expired keys, which the join no longer updates; return it."""
 
     def key_of(row: tuple[Any, ...]) -> str | None:
-        # An outer row may have one side alone, which is NULL as a whole.
+        # The other side of an unmatched row is NULL.
         return row[0] if len(row) == 3 or row[1] is not None else row[3]
 
-    stay = Counter({row: count for row, count in run.result.items() if key_of(row) in keys})
-    run.result -= stay
-    return stay
+    removed = Counter({row: count for row, count in run.result.items() if key_of(row) in keys})
+    run.result -= removed
+    return removed
 
 
 @st.composite
-def forgetful_top_n(draw: st.DrawFn) -> tuple[Case, list[int]]:
-    """A ranking that forgets, and the processing time of each epoch.
+def expiring_top_n(draw: st.DrawFn) -> tuple[Case, list[int]]:
+    """Draw a ranking with a time to live, and the processing time of each epoch.
 
-    Few partitions and few values: rows lose, and what is retracted was often there.
+    There are few partitions and few values, so that rows are pruned and retractions find their row.
     """
     keys = draw(st.sampled_from([(S, ["a", "b", None]), (D, [0.0, -0.0, NAN]), (None, [])]))
     query = Query(
@@ -229,9 +273,9 @@ def forgetful_top_n(draw: st.DrawFn) -> tuple[Case, list[int]]:
     row = st.tuples(key, cells, st.sampled_from([1, -1] if query.retracts else [1]))
     epochs, times, now_us = [], [], 100
     for epoch in draw(st.lists(st.lists(row, max_size=4), min_size=3, max_size=10)):
-        made = [Row(0, key, cells, weight, id) for id, (key, cells, weight) in enumerate(epoch)]
-        cut = draw(st.integers(0, len(made)))
-        epochs.append(([[made[cut:]], [made[:cut]]], 0, draw(st.booleans())))
+        rows = [Row(0, key, cells, weight, id) for id, (key, cells, weight) in enumerate(epoch)]
+        split = draw(st.integers(0, len(rows)))
+        epochs.append(([[rows[split:]], [rows[:split]]], 0, draw(st.booleans())))
         now_us += draw(st.integers(0, 3))
         times.append(now_us)
     return Case(query, tuple(epochs), draw(st.booleans())), times
@@ -239,39 +283,41 @@ def forgetful_top_n(draw: st.DrawFn) -> tuple[Case, list[int]]:
 
 @seed(SEED)
 @LIMITS
-@given(forgetful_top_n())
-def test_top_n_forgets_as_the_model_does(given: tuple[Case, list[int]]) -> None:
-    case, times = given
-    query, memory = case.query, Memory(case.query.ttl_us)
-    run, there = query.harness(), list[Row]()
-    found: Counter[tuple[Any, ...]] = Counter()
+@given(expiring_top_n())
+def test_top_n_equals_the_model(example: tuple[Case, list[int]]) -> None:
+    case, times = example
+    query, model = case.query, TtlModel(case.query.ttl_us)
+    run, rows = query.harness(), list[Row]()
+    results: Counter[tuple[Any, ...]] = Counter()
     with state_limits(case.small):
         for (tasks, _, restarts), now_us in zip(case.epochs, times, strict=True):
-            gone = memory.forget(now_us)
-            there = [row for row in there if normalize_keys(row.keys) not in gone]
-            # What came out of forgotten partitions stays with the reader.
-            found = Counter({r: c for r, c in found.items() if partition_of(query, r) not in gone})
-            came = rows_of(query, tasks)
-            there, _ = apply_changelog(query, there, came)
-            memory.add(
-                [(normalize_keys(row.keys), content_of(query, row), row.weight) for row in came],
+            expired = model.expire(now_us)
+            rows = [row for row in rows if normalize_keys(row.keys) not in expired]
+            # The operator no longer updates the output of expired partitions.
+            results = Counter(
+                {row: n for row, n in results.items() if partition_of(query, row) not in expired}
+            )
+            changes = rows_of(query, tasks)
+            rows, _ = apply_changelog(query, rows, changes)
+            model.add(
+                [(normalize_keys(row.keys), content_of(query, row), row.weight) for row in changes],
                 now_us,
             )
             epoch = run.epoch(tasks, now_us=now_us)
             if query.mode == "end":
                 assert epoch.main == []
             else:
-                apply_changes(found, epoch)
-                assert +found == in_batch(query, there)
+                apply_changes(results, epoch)
+                assert +results == in_batch(query, rows)
             if query.retracts:
-                assert sum(report["unknown"] for report in epoch.reports) == memory.unknown
+                assert sum(report["unknown"] for report in epoch.reports) == model.unknown
             if restarts:
                 run.restart()
         if query.mode == "end":
             last = run.epoch((), [WatermarkUpdate(0, 0, END_US)], times[-1])
-            assert Counter(map(row_identity, last.main)) == in_batch(query, there)
+            assert Counter(map(row_identity, last.main)) == in_batch(query, rows)
 
 
 def partition_of(query: Query, row: tuple[Any, ...]) -> Key:
-    """The partition of a row that came out, whatever the sign of its zeros."""
+    """Return the partition of an output row, without the sign of its zeros."""
     return tuple(cell[0] if isinstance(cell, tuple) else cell for cell in row[: len(query.keys)])
