@@ -1,4 +1,4 @@
-"""What the state of an operator means: a changed meaning changes it, a changed name does not."""
+"""Canonical forms of operators change with the meaning of their state, not with names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COUNT = "SELECT auction, count(*) AS n FROM bids {} GROUP BY auction, TUMBLE(ts,
 NEVER_RUN = (n.Node, n.Unary, n.NoRows)
 
 
-def meanings(query: str, options: str = "") -> list[str]:
-    """The texts of the operators of a query, the outer ones first."""
+def canonical_forms(query: str, options: str = "") -> list[str]:
+    """Return the canonical forms of the operators of a query, the outer ones first."""
     stage = plan_stages(accepted(query, options))
     return [canonical(leaf.node) for leaf in all_stateful(stage)]
 
@@ -41,8 +41,8 @@ def meanings(query: str, options: str = "") -> list[str]:
         ),
     ],
 )
-def test_a_change_in_or_below_an_operator_is_a_change(changed: str) -> None:
-    assert meanings(changed) != meanings(COUNT.format("WHERE price > 10", ""))
+def test_changes_in_or_below_an_operator_change_its_canonical_form(changed: str) -> None:
+    assert canonical_forms(changed) != canonical_forms(COUNT.format("WHERE price > 10", ""))
 
 
 @pytest.mark.parametrize(
@@ -54,26 +54,26 @@ def test_a_change_in_or_below_an_operator_is_a_change(changed: str) -> None:
         "SELECT n * 2 AS m FROM (" + COUNT.format("WHERE price > 10", "") + ") WHERE n > 3",
     ],
 )
-def test_names_and_what_stands_above_do_not_matter(same: str) -> None:
-    assert meanings(same) == meanings(COUNT.format("WHERE price > 10", ""))
+def test_ignores_names_and_everything_above_the_operator(same: str) -> None:
+    assert canonical_forms(same) == canonical_forms(COUNT.format("WHERE price > 10", ""))
 
 
-def test_how_long_state_lives_may_change() -> None:
+def test_ignores_the_ttl() -> None:
     query = "SELECT auction, count(*) AS n FROM bids GROUP BY auction EMIT CHANGES"
-    day, week = (meanings(query, f"state_ttl = '1 {unit}'") for unit in ("day", "week"))
-    assert day == week != meanings(query)
+    day, week = (canonical_forms(query, f"state_ttl = '1 {unit}'") for unit in ("day", "week"))
+    assert day == week != canonical_forms(query)
 
 
-def test_a_changed_inner_operator_changes_those_above_it() -> None:
+def test_changed_operator_changes_the_operators_above_it() -> None:
     query = (
         "SELECT max(r) AS m FROM (SELECT {}(price) AS r FROM bids GROUP BY auction) EMIT CHANGES"
     )
-    before, after = meanings(query.format("sum")), meanings(query.format("min"))
+    before, after = canonical_forms(query.format("sum")), canonical_forms(query.format("min"))
     assert len(before) == 2 and all(a != b for a, b in zip(before, after, strict=True))
 
 
-def test_the_texts_of_nexmark(golden: Golden) -> None:
-    """An upgrade that changes one of these makes stored state useless: say so in the changelog."""
+def test_canonical_forms_of_nexmark(golden: Golden) -> None:
+    """A changed text invalidates stored state: record it in the changelog."""
     texts = []
     for name in nexmark.names():
         compiled = compile_text(nexmark.query(name), f"{name}.sql")
@@ -83,8 +83,8 @@ def test_the_texts_of_nexmark(golden: Golden) -> None:
     golden(TESTS / "plan" / "plans" / "nexmark.fingerprints", "\n\n".join(texts) + "\n")
 
 
-def test_every_node_has_a_text() -> None:
-    """Nothing that can stand below an operator may be missing."""
+def test_every_node_has_a_canonical_form() -> None:
+    """Every node that can be below an operator has a canonical form."""
     kinds = {
         kind
         for kind in vars(n).values()

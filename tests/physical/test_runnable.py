@@ -1,4 +1,4 @@
-"""What is accepted and cannot run is rejected before it starts, at its place."""
+"""Accepted queries that cannot run are rejected before they start, with their location."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ def stream_of(query: str, options: str = "") -> Stream:
 
 
 def check_runnable(stream: Stream) -> None:
-    """Raise the first thing that cannot run."""
+    """Raise the first error of a stream that cannot run."""
     for error in unrunnable(stream, stream.plan):
         raise error
 
 
-def ends(stream: Stream) -> None:
+def check_bounded(stream: Stream) -> None:
     require_end(stream, stream.plan)
 
 
-def pointed_at(error: RunError) -> str:
+def marked_text(error: RunError) -> str:
     assert error.location is not None
     return error.location.text[error.location.start : error.location.end]
 
 
-def test_sessions_do_not_emit_every_interval() -> None:
+def test_rejects_emit_every_over_sessions() -> None:
     sessions = f"SELECT window_start, window_end FROM bids GROUP BY SESSION(ts, {MINUTE}) "
     with pytest.raises(RunError) as caught:
         check_runnable(stream_of(f"{sessions} EMIT EVERY INTERVAL '10' SECOND"))
     assert caught.value.code == "TG-501"
-    assert pointed_at(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
+    assert marked_text(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
     assert "EMIT ON UPDATE" in (caught.value.hint or "")
     check_runnable(stream_of(f"{sessions} EMIT ON UPDATE"))
 
 
 @pytest.mark.parametrize(
-    ("silent", "place", "speaks"),
+    ("unbounded", "marked", "alternative"),
     [
         (
             "SELECT k, count(*) AS n FROM history GROUP BY k",
@@ -74,16 +74,18 @@ def test_sessions_do_not_emit_every_interval() -> None:
         ),
     ],
 )
-def test_what_waits_for_the_end_must_be_run_to_it(silent: str, place: str, speaks: str) -> None:
+def test_requires_until_end_for_queries_that_wait_for_the_end(
+    unbounded: str, marked: str, alternative: str
+) -> None:
     with pytest.raises(RunError) as caught:
-        ends(stream_of(silent))
+        check_bounded(stream_of(unbounded))
     assert caught.value.code == "TG-505"
-    assert place in pointed_at(caught.value)
+    assert marked in marked_text(caught.value)
     assert "--until-end" in (caught.value.hint or "")
-    ends(stream_of(speaks))
+    check_bounded(stream_of(alternative))
 
 
-def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() -> None:
+def test_points_at_the_name_of_a_stream_from_another_script() -> None:
     first = compile_text(
         f"{SOURCES}CREATE STREAM totals AS SELECT k, count(*) AS n FROM history GROUP BY k;"
     )
@@ -93,8 +95,8 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
     stream = second.catalog.get("s")
     assert isinstance(stream, Stream)
     with pytest.raises(RunError) as caught:
-        ends(stream)
-    assert pointed_at(caught.value) == "totals"
+        check_bounded(stream)
+    assert marked_text(caught.value) == "totals"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
         ),
     ],
 )
-def test_what_joins_and_ranks_cannot_do_is_rejected(rejected: str, reason: str, runs: str) -> None:
+def test_rejects_unsupported_joins_and_rankings(rejected: str, reason: str, runs: str) -> None:
     with pytest.raises(RunError) as caught:
         check_runnable(stream_of(rejected, TTL))
     assert caught.value.code == "TG-501"
@@ -162,7 +164,7 @@ def test_what_joins_and_ranks_cannot_do_is_rejected(rejected: str, reason: str, 
     check_runnable(stream_of(runs, TTL))
 
 
-def test_only_aggregates_emit_every_interval() -> None:
+def test_rejects_emit_every_without_an_aggregate() -> None:
     last = (
         "SELECT auction, price FROM bids "
         "QUALIFY row_number() OVER (PARTITION BY auction ORDER BY ts DESC) = 1 "
@@ -170,14 +172,14 @@ def test_only_aggregates_emit_every_interval() -> None:
     with pytest.raises(RunError) as caught:
         check_runnable(stream_of(f"{last} EMIT EVERY INTERVAL '10' SECOND", TTL))
     assert caught.value.code == "TG-501"
-    assert pointed_at(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
+    assert marked_text(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
     check_runnable(stream_of(f"{last} EMIT ON UPDATE", TTL))
     counts = "SELECT auction, count(*) AS n FROM bids GROUP BY auction"
     check_runnable(stream_of(f"{counts} EMIT EVERY INTERVAL '10' SECOND", TTL))
 
 
-def test_distinct_over_changes_has_no_key() -> None:
-    """It deletes the old row and adds the new one, in no order: of a key, neither is the last."""
+def test_rejects_distinct_over_changes_for_lack_of_a_key() -> None:
+    """DISTINCT emits a delete and an insert in no order, so a key would have no last row."""
     counts = "SELECT k, count(*) AS n FROM plain GROUP BY k"
     options = "state_ttl = '1 day'"
     (error,) = rejected(f"SELECT DISTINCT k, n FROM ({counts}) EMIT ON UPDATE", options)

@@ -1,4 +1,4 @@
-"""Stage SQL: what Spark is asked to run, and the arithmetic of window assignment."""
+"""The SQL of stages, and the arithmetic of window assignment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTE = "INTERVAL '1' MINUTE"
 
 
 def stage_sql(query: str) -> str:
-    """The SQL of a plan whose leaves are views of the same name as their source."""
+    """Return the SQL of a plan whose leaves are views named like their sources."""
     plan = accepted(query)
     stage = plan_stages(plan)
     views: dict[n.Node, str] = {}
@@ -32,8 +32,8 @@ def stage_sql(query: str) -> str:
     return output_sql(stage.node, views.get)
 
 
-def test_the_fields_of_a_struct_have_the_names_of_the_query() -> None:
-    """Not those by which the plan tells columns apart."""
+def test_struct_fields_have_the_names_of_the_query() -> None:
+    """Struct fields do not have the ids of columns."""
     counted = "SELECT auction AS a, count(*) AS n FROM bids GROUP BY auction"
     sql = stage_sql(f"SELECT struct(a, c.n, n + 1, n AS m) AS s FROM ({counted}) AS c EMIT CHANGES")
     assert "STRUCT(`auction` AS `a`, `count` AS `n`, `count` + 1, `count` AS m)" in sql
@@ -83,7 +83,7 @@ def test_the_fields_of_a_struct_have_the_names_of_the_query() -> None:
         ),
     ],
 )
-def test_stages(query: str, sql: str) -> None:
+def test_stage_sql(query: str, sql: str) -> None:
     assert stage_sql(query) == sql
 
 
@@ -99,7 +99,7 @@ def test_names_with_backquotes_are_quoted() -> None:
     assert sql.startswith("SELECT `a``b` AS `c d`")
 
 
-def test_stages_end_at_operators() -> None:
+def test_stage_ends_at_operators() -> None:
     stage = plan_stages(
         accepted(
             f"SELECT a.price FROM bids AS a JOIN (SELECT window_end, max(price) AS p FROM asks "
@@ -114,8 +114,8 @@ def test_stages_end_at_operators() -> None:
     assert stage.scans == ()
 
 
-def test_sources_are_numbered_as_the_query_has_them() -> None:
-    """Spark numbers them so, and finds their offsets by that number."""
+def test_numbers_sources_in_query_order() -> None:
+    """Offsets are stored by the number of a source in the query."""
     counted = f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE})"
     members = [counted, "SELECT price FROM asks"]
     for order, expected in ((members, ["bids", "asks"]), (members[::-1], ["asks", "bids"])):
@@ -137,7 +137,7 @@ def test_sources_are_numbered_as_the_query_has_them() -> None:
         ("SELECT k FROM history WHERE k IN (SELECT v FROM history)", False),
     ],
 )
-def test_what_spark_sql_alone_can_run(query: str, stateless: bool) -> None:
+def test_detects_queries_without_operators(query: str, stateless: bool) -> None:
     assert all(node.stateless for node in n.walk(accepted(query))) is stateless
 
 
@@ -154,14 +154,16 @@ def test_what_spark_sql_alone_can_run(query: str, stateless: bool) -> None:
         ),
     ],
 )
-def test_old_rows_whose_new_rows_may_go_elsewhere(query: str, may_lose_new_rows: bool) -> None:
+def test_detects_filters_that_may_separate_old_and_new_rows(
+    query: str, may_lose_new_rows: bool
+) -> None:
     plan = accepted(query)
     assert filters_changes(plan) is may_lose_new_rows
     assert filters_changes(optimize(plan)) is may_lose_new_rows
 
 
-def test_every_plan_can_be_printed_for_its_types() -> None:
-    """Spark is asked for the types of whole plans, so all nodes must print, as SQL that parses."""
+def test_prints_every_plan_for_type_analysis() -> None:
+    """Type analysis sends whole plans to Spark, so every node must print as valid SQL."""
     for path in sorted(TESTS.glob("plans/*.sql")):
         for declared in compile_text(path.read_text("utf-8")).declared:
             plan = getattr(declared, "plan", None)
@@ -173,11 +175,11 @@ def test_every_plan_can_be_printed_for_its_types() -> None:
             assert len(trees) == 1
 
 
-# Window assignment, held against its definition
+# Window assignment, compared with its definition
 
 
-def in_duckdb(spec: n.WindowSpec) -> str:
-    """The expression over _us that assigns windows, in DuckDB's spelling."""
+def duckdb_windows(spec: n.WindowSpec) -> str:
+    """Return the expression over _us that assigns windows, in the dialect of DuckDB."""
     text = re.sub(r"\b(\d+)L\b", r"\1::BIGINT", window_bounds(spec))
     text = text.replace("named_struct('s', ", "struct_pack(s := ").replace(", 'e', ", ", e := ")
     text = text.replace("explode(", "unnest(").replace("transform(", "list_transform(")
@@ -185,12 +187,12 @@ def in_duckdb(spec: n.WindowSpec) -> str:
     return re.sub(r"\b(\w) -> ", r"lambda \1: ", text.replace(" div ", " // "))
 
 
-def assigned(spec: n.WindowSpec, moments: list[int]) -> dict[int, set[tuple[int, int]]]:
+def assign_windows(spec: n.WindowSpec, moments: list[int]) -> dict[int, set[tuple[int, int]]]:
     connection = duckdb.connect()
     connection.execute("CREATE MACRO pmod(a, b) AS ((a % b) + b) % b")
     values = ", ".join(f"({moment}::BIGINT)" for moment in moments)
     rows = connection.execute(
-        f"SELECT _us, w.s, w.e FROM (SELECT _us, {in_duckdb(spec)} AS w "
+        f"SELECT _us, w.s, w.e FROM (SELECT _us, {duckdb_windows(spec)} AS w "
         f"FROM (VALUES {values}) AS t (_us))"
     ).fetchall()
     found: dict[int, set[tuple[int, int]]] = {moment: set() for moment in moments}
@@ -206,34 +208,38 @@ OFFSETS = some.integers(-9_000, 9_000)
 
 @given(MOMENTS, SIZES, OFFSETS)
 @settings(max_examples=20, deadline=None)
-def test_tumble(moments: list[int], size: int, offset: int) -> None:
+def test_tumble_agrees_with_duckdb(moments: list[int], size: int, offset: int) -> None:
     spec = n.WindowSpec(n.WindowKind.TUMBLE, size, size, offset)
-    for moment, windows in assigned(spec, moments).items():
+    for moment, windows in assign_windows(spec, moments).items():
         start = (moment - offset) // size * size + offset
         assert windows == {(start, start + size)}
 
 
 @given(MOMENTS, SIZES, some.integers(0, 9), SIZES, OFFSETS)
 @settings(max_examples=20, deadline=None)
-def test_hop(moments: list[int], slide: int, times: int, extra: int, offset: int) -> None:
+def test_hop_agrees_with_duckdb(
+    moments: list[int], slide: int, times: int, extra: int, offset: int
+) -> None:
     size = slide + slide * times + extra % slide
     spec = n.WindowSpec(n.WindowKind.HOP, size, slide, offset)
-    for moment, windows in assigned(spec, moments).items():
+    for moment, windows in assign_windows(spec, moments).items():
         last = (moment - offset) // slide * slide + offset
         assert windows == {(start, start + size) for start in range(last, moment - size, -slide)}
 
 
 @given(MOMENTS, SIZES, some.integers(1, 10), OFFSETS)
 @settings(max_examples=20, deadline=None)
-def test_cumulate(moments: list[int], step: int, times: int, offset: int) -> None:
+def test_cumulate_agrees_with_duckdb(
+    moments: list[int], step: int, times: int, offset: int
+) -> None:
     size = step * times
     spec = n.WindowSpec(n.WindowKind.CUMULATE, size, step, offset)
-    for moment, windows in assigned(spec, moments).items():
+    for moment, windows in assign_windows(spec, moments).items():
         base = (moment - offset) // size * size + offset
         ends = range(base + step, base + size + 1, step)
         assert windows == {(base, end) for end in ends if end > moment}
 
 
-def test_a_session_begins_as_one_window_a_row() -> None:
+def test_session_starts_as_one_window_per_row() -> None:
     spec = n.WindowSpec(n.WindowKind.SESSION, 5, 5)
-    assert assigned(spec, [-3, 7]) == {-3: {(-3, 2)}, 7: {(7, 12)}}
+    assert assign_windows(spec, [-3, 7]) == {-3: {(-3, 2)}, 7: {(7, 12)}}

@@ -12,7 +12,7 @@ from tidegate.spark.daemon import without_archive
 LIB = Path(pyspark.__file__).parent / "python" / "lib"
 
 
-def test_the_archive_is_left_out_only_if_the_same_pyspark_is_installed(tmp_path: Path) -> None:
+def test_removes_the_archive_only_if_the_same_pyspark_is_installed(tmp_path: Path) -> None:
     py4j = str(LIB / "py4j-src.zip")
     assert without_archive([str(LIB / "pyspark.zip"), py4j, *sys.path]) == [py4j, *sys.path]
     other = [str(tmp_path / "pyspark.zip"), *sys.path]

@@ -1,4 +1,4 @@
-"""Rows from Python as the table of a source, whatever they come in; no Spark is started."""
+"""Conversion of inserted Python rows to the table of a source, without Spark."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ WANTED = [
 ]
 
 
-class Stream:
-    """Arrow data that is known by its C stream only."""
+class ArrowStream:
+    """Arrow data that only has the C stream interface."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return pa.Table.from_pylist(ROWS).__arrow_c_stream__(requested_schema)
@@ -45,11 +45,11 @@ class Stream:
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     text = "CREATE SOURCE s (id BIGINT, name STRING, price DECIMAL(10, 2), at TIMESTAMP) WITH (connector = 'memory');"
-    found = compile_text(text).catalog.get("s")
-    assert isinstance(found, Source)
-    # Spark's parser of types needs Java.
+    declared = compile_text(text).catalog.get("s")
+    assert isinstance(declared, Source)
+    # Spark's type parser needs Java.
     monkeypatch.setattr(module, "arrow_schema", lambda source: SCHEMA)
-    return found
+    return declared
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
         pd.DataFrame(ROWS),
         pl.DataFrame(ROWS),
         pl.DataFrame(ROWS).with_columns(pl.col("at").str.to_datetime(time_zone="UTC")),
-        Stream(),
+        ArrowStream(),
         pa.Table.from_pylist(ROWS),
         pa.RecordBatch.from_pylist(ROWS),
         pa.Table.from_pylist(ROWS).cast(pa.schema([("id", pa.int32()), *((n, pa.string_view()) for n in ("name", "price", "at"))])),
@@ -68,12 +68,12 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     ],
     ids=["dicts", "pandas", "polars", "polars times", "c stream", "arrow", "batch", "views", "generator", "tuples"],
 )  # fmt: skip
-def test_all_kinds_of_rows_are_the_same_rows(source: Source, rows: Any) -> None:
+def test_converts_all_kinds_of_rows_to_the_same_table(source: Source, rows: Any) -> None:
     assert module.to_table(source, rows).to_pylist() == WANTED
 
 
 @pytest.mark.parametrize("rows", [pl.LazyFrame(ROWS), 7, "text", None])
-def test_what_is_no_rows_is_rejected(source: Source, rows: Any) -> None:
+def test_rejects_values_that_are_not_rows(source: Source, rows: Any) -> None:
     with pytest.raises(RunError) as caught:
         module.to_table(source, rows)
     assert caught.value.code == "TG-309"

@@ -1,4 +1,4 @@
-"""The pack step by itself, without Spark: what a task sends, how often, and to whom."""
+"""The shuffle write without Spark: the rows of each part and their key groups."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def batch(first: int, count: int, **more: Any) -> pa.RecordBatch:
 def sent(
     spec: ShuffleSpec, batches: list[pa.RecordBatch], epoch_spec: EpochSpec = ORDER, task: int = 3
 ) -> list[list[dict[str, Any]]]:
-    """The rows of each batch that a task sends."""
+    """Return the rows of each batch that a task sends."""
     work = ShuffleWriter(spec, task, epoch_spec)
     parts = [part for item in batches for part in work.add(item)]
     return [part.to_pylist() for part in (*parts, *work.finish())]
@@ -71,25 +71,25 @@ def values(operator: Operator, rows: list[dict[str, Any]]) -> list[int]:
     return [value for table in tables for value in table.column("c0").to_pylist()]
 
 
-def test_a_task_sends_once_if_it_has_little() -> None:
+def test_sends_small_input_in_one_part() -> None:
     (rows,) = sent(hold_spec(), [batch(0, 100), batch(100, 100)])
     assert sorted(values(HOLD, rows)) == list(range(200))
     assert [row["kg"] for row in rows] == list(range(KEY_GROUPS))
 
 
-def test_a_task_with_much_sends_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_large_input_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     parts = sent(hold_spec(), [batch(first, 100) for first in range(0, 2_000, 100)])
     assert len(parts) > 5
     assert sorted(n for rows in parts for n in values(HOLD, rows)) == list(range(2_000))
-    # Nobody holds much more than the limit, and the order of the parts is known.
+    # No part is much larger than the limit, and the parts have an order.
     sizes = [sum(len(row["data"] or b"") for row in rows) for rows in parts]
     assert max(sizes) < 2 * 10_000
     assert [{row["part"] for row in rows} for rows in parts] == [{n} for n, _ in enumerate(parts)]
     assert {row["task"] for rows in parts for row in rows} == {3}
 
 
-def test_time_is_told_once_when_all_rows_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_watermark_updates_with_the_last_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     *early, last = sent(hold_spec(), [batch(first, 100) for first in range(0, 1_000, 100)])
     assert {row["ticks"] for rows in early for row in rows} == {b""}
@@ -99,7 +99,7 @@ def test_time_is_told_once_when_all_rows_were_seen(monkeypatch: pytest.MonkeyPat
     }
 
 
-def test_every_partition_tells_its_own_time() -> None:
+def test_reports_the_event_time_of_each_partition() -> None:
     origins = [0, 1 << PARTITION_SHIFT] * 5
     (rows,) = sent(hold_spec(), [batch(0, 10, **{ORIGIN: pa.array(origins, L)})])
     assert decode_updates(rows[0]["ticks"]) == [
@@ -108,7 +108,7 @@ def test_every_partition_tells_its_own_time() -> None:
     ]
 
 
-def test_the_end_of_input_is_a_time_beyond_all_others() -> None:
+def test_end_of_input_sends_the_maximum_watermark() -> None:
     (rows,) = sent(hold_spec(), [], EpochSpec(0, 7, 1_000, ends=True))
     assert [row["kg"] for row in rows] == list(range(KEY_GROUPS))
     assert {update for row in rows for update in decode_updates(row["ticks"])} == {
@@ -116,7 +116,7 @@ def test_the_end_of_input_is_a_time_beyond_all_others() -> None:
     }
 
 
-def test_one_task_speaks_to_every_key_group_even_if_it_read_nothing() -> None:
+def test_task_without_rows_still_sends_to_every_key_group() -> None:
     (rows,) = sent(hold_spec(), [], task=0)
     assert [(row["kg"], row["ticks"], row["data"]) for row in rows] == [
         (kg, b"", None) for kg in range(KEY_GROUPS)
@@ -124,27 +124,27 @@ def test_one_task_speaks_to_every_key_group_even_if_it_read_nothing() -> None:
     assert sent(hold_spec(), [], task=1) == []
 
 
-def test_the_tick_of_an_operator_below_goes_on_by_its_place_in_the_port() -> None:
-    told = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))] + [None] * 9, pa.binary())
-    dead = {SELECTED: [False] * 10, EVENT_TIME: pa.nulls(10, L)}
-    (rows,) = sent(hold_spec(), [batch(0, 10, **{CONTROL: told, **dead})])
+def test_forwards_watermark_updates_by_position_in_the_port() -> None:
+    control = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))] + [None] * 9, pa.binary())
+    unselected = {SELECTED: [False] * 10, EVENT_TIME: pa.nulls(10, L)}
+    (rows,) = sent(hold_spec(), [batch(0, 10, **{CONTROL: control, **unselected})])
     assert {update for row in rows for update in decode_updates(row["ticks"])} == {
         WatermarkUpdate(1, 0, 55)
     }
     assert not any(row["data"] for row in rows)
 
 
-def test_the_tick_of_a_shared_operator_reaches_every_place_that_it_has_in_the_port() -> None:
+def test_forwards_watermark_updates_of_a_shared_operator_to_all_positions() -> None:
     spec = replace(hold_spec(), local=((1000, 0), (0, 1), (1000, 2)))
-    told = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))], pa.binary())
-    dead = {SELECTED: [False], EVENT_TIME: pa.nulls(1, L)}
-    (rows,) = sent(spec, [batch(0, 1, **{CONTROL: told, **dead})])
+    control = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))], pa.binary())
+    unselected = {SELECTED: [False], EVENT_TIME: pa.nulls(1, L)}
+    (rows,) = sent(spec, [batch(0, 1, **{CONTROL: control, **unselected})])
     assert {row["ticks"] for row in rows} == {
         encode_updates([WatermarkUpdate(0, 0, 55), WatermarkUpdate(2, 0, 55)])
     }
 
 
-def test_records_that_are_bad_are_counted_and_move_no_time() -> None:
+def test_counts_malformed_records_without_advancing_event_time() -> None:
     marks = pa.array([INVALID_TIME, 5, INVALID_TIME, 7], L)
     live = [False, True, False, True]
     (rows,) = sent(hold_spec(), [batch(0, 4, **{EVENT_TIME: marks, SELECTED: live})])
@@ -154,7 +154,7 @@ def test_records_that_are_bad_are_counted_and_move_no_time() -> None:
     assert sorted(values(HOLD, rows)) == [1, 3]
 
 
-def test_partials_that_stay_small_are_not_sent_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_small_partial_aggregates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     panes = Panes("TUMBLE", 60, 60)
     columns = (OutputColumn("key", 0, L), OutputColumn("result", 0, L))
@@ -170,9 +170,7 @@ def test_partials_that_stay_small_are_not_sent_early(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("aside", [late_bytes(b"x" * 2_000), report_bytes({"x": "y" * 2_000})])
-def test_what_passes_is_sent_early_too_and_as_it_came(
-    monkeypatch: pytest.MonkeyPatch, aside: bytes
-) -> None:
+def test_flushes_control_messages_unchanged(monkeypatch: pytest.MonkeyPatch, aside: bytes) -> None:
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     control = pa.array([aside] * 10, pa.binary())
     parts = sent(hold_spec(), [batch(0, 10, **{CONTROL: control}) for _ in range(5)])
@@ -181,14 +179,14 @@ def test_what_passes_is_sent_early_too_and_as_it_came(
     assert passing == [aside] * 50
 
 
-def test_the_rows_of_one_window_are_spread_over_key_groups() -> None:
+def test_spreads_rows_of_one_window_over_key_groups() -> None:
     (rows,) = sent(hold_spec(), [batch(0, 4_000)])
     counts = Counter({row["kg"]: len(values(HOLD, [row])) for row in rows})
     assert set(counts) == set(range(KEY_GROUPS))
     assert min(counts.values()) > 800
 
 
-def test_held_rows_are_spread_by_all_columns_that_have_a_hash() -> None:
+def test_hashes_held_rows_by_all_hashable_columns() -> None:
     nested = pa.schema([("c0", L), ("c1", pa.list_(L)), ("c2", pa.string())])
     assert hash_columns(nested) == (PANE, "c0", "c2")
     changes = pa.schema([("c0", L), (OP, pa.string())])

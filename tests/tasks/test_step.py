@@ -34,7 +34,7 @@ Row = tuple[int, int, int]
 
 
 def operator(*functions: str) -> WindowAggregate:
-    """GROUP BY k, TUMBLE(ts, 10 s) with some aggregates of a number."""
+    """Return GROUP BY k, TUMBLE(ts, 10 s) with these aggregates of a number."""
     calls = [AggregateCall(name, f"{name}(v)", (L,), L) for name in functions]
     columns = [OutputColumn("key", 0, L), OutputColumn("due", 0, L)]
     columns += [OutputColumn("result", place, L) for place, _ in enumerate(calls)]
@@ -45,7 +45,7 @@ def operator(*functions: str) -> WindowAggregate:
 
 @dataclass
 class Epoch:
-    """What came out of an epoch."""
+    """The output of an epoch."""
 
     rows: list[tuple[Any, ...]]
     mark: int | None
@@ -54,27 +54,27 @@ class Epoch:
 
 
 class Tasks:
-    """One operator in one task; heads go from epoch to epoch as in a manifest."""
+    """One operator in one task; state handles pass from epoch to epoch as in a manifest."""
 
     def __init__(self, folder: Path, running: WindowAggregate, delay: int = 0) -> None:
         self.folder = folder
         self.running = running
         self.delay = delay
-        self.place = EpochSpecStore(str(folder / "orders"), "order.json")
+        self.epoch_specs = EpochSpecStore(str(folder / "orders"), "order.json")
         self.epoch_spec = EpochSpec(0, 0, 0)
 
     def restarted(self, running: WindowAggregate) -> Tasks:
-        """Another process with the same heads."""
+        """Return another process with the same state handles."""
         files._verified.clear()
         again = Tasks(self.folder, running, self.delay)
         again.epoch_spec = self.epoch_spec
         return again
 
     def packed(self, rows: Iterable[Row], ends: bool = False) -> list[pa.RecordBatch]:
-        """(key, seconds, value) as a task sends them; a dead row (key -1) tells time."""
+        """Pack rows of (key, seconds, value); key -1 is a row that only advances event time."""
         listed = list(rows)
         self.epoch_spec = replace(self.epoch_spec, ends=ends)
-        self.place.write(self.epoch_spec)
+        self.epoch_specs.write(self.epoch_spec)
         names = [PANE, HASH, "k0", *(f"a{i}_0" for i, _ in enumerate(self.running.spec.calls))]
         given = {PANE: "x0", HASH: "x1", "k0": "x2"}
         columns = tuple((name, given.get(name, "x3")) for name in names)
@@ -92,55 +92,55 @@ class Tasks:
                 "x3": pa.array([value for _, _, value in listed], L),
             }
         )
-        return list(shuffle_writer(spec, self.place)(iter([batch])))
+        return list(shuffle_writer(spec, self.epoch_specs)(iter([batch])))
 
     def run(self, packed: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         runner = Runner(1000, self.running, ((Origin(0),),), canonical_form=repr(self.running))
         names = tuple(self.running.output.names)
         state = str(self.folder / "state")
         spec = StepSpec("sales", KEY, runner, state, names, False, False)
-        return list(stepper(spec, self.place)(iter(packed)))
+        return list(stepper(spec, self.epoch_specs)(iter(packed)))
 
     def epoch(self, *rows: Row, ends: bool = False) -> Epoch:
-        found = self.attempt(*rows, ends=ends)
+        result = self.attempt(*rows, ends=ends)
         state_handles = {
             **self.epoch_spec.state_handles.get(KEY, {}),
-            **found.reports.state_handles[KEY],
+            **result.reports.state_handles[KEY],
         }
         self.epoch_spec = replace(
             self.epoch_spec, epoch=self.epoch_spec.epoch + 1, state_handles={KEY: state_handles}
         )
-        return found
+        return result
 
     def attempt(self, *rows: Row, ends: bool = False) -> Epoch:
-        """An epoch that nobody decides."""
+        """Run an epoch without committing it."""
         table = pa.Table.from_batches(self.run(self.packed(rows, ends)))
         live = table.filter(table.column(SELECTED)).select(self.running.output.names)
         control = table.column(CONTROL).drop_null().to_pylist()
         updates = [
             update for item in control if item[:1] == b"T" for update in decode_updates(item[1:])
         ]
-        assert len(updates) <= 1, "one key group speaks for all"
+        assert len(updates) <= 1, "one key group reports the watermark"
         reports = EpochReport.parse(item[1:] for item in control if item[:1] == b"N")
         passing = [item for item in control if item[:1] == b"L"]
-        found = sorted(tuple(row.values()) for row in live.to_pylist())
-        return Epoch(found, updates[0].watermark_us if updates else None, reports, passing)
+        result = sorted(tuple(row.values()) for row in live.to_pylist())
+        return Epoch(result, updates[0].watermark_us if updates else None, reports, passing)
 
     def files(self) -> list[Path]:
         return sorted((self.folder / "state").glob("*"))
 
 
-def test_ticks_reach_every_key_group_and_rows_one(tmp_path: Path) -> None:
+def test_sends_watermarks_to_all_key_groups_and_each_row_to_one(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum"), delay=2 * SECOND)
     (packed,) = tasks.packed([(1, 3, 10), (5, 4, 20), (-1, 12, 0)])
     rows = packed.to_pylist()
     assert [row["kg"] for row in rows] == [0, 1, 2, 3]
     assert [row["data"] is not None for row in rows] == [False, True, False, False]
-    heard = {update for row in rows for update in decode_updates(row["ticks"])}
-    assert heard == {WatermarkUpdate(0, 0, 10 * SECOND)}
+    updates = {update for row in rows for update in decode_updates(row["ticks"])}
+    assert updates == {WatermarkUpdate(0, 0, 10 * SECOND)}
 
 
-def test_a_window_is_kept_over_epochs_and_restarts_and_closes_with_its_tick(tmp_path: Path) -> None:
+def test_keeps_windows_over_epochs_and_restarts_until_they_close(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum", "max"))
     first = tasks.epoch((1, 3, 10), (2, 4, 20), (1, 5, 1))
     assert (first.rows, first.mark) == ([], 5 * SECOND)
@@ -154,7 +154,7 @@ def test_a_window_is_kept_over_epochs_and_restarts_and_closes_with_its_tick(tmp_
     assert tasks.epoch(ends=True).rows == [(1, 20 * SECOND, 6, 6)]
 
 
-def test_a_task_that_runs_again_gives_the_same_rows_and_writes_another_file(tmp_path: Path) -> None:
+def test_retried_task_emits_equal_rows_and_writes_another_file(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum"))
     tasks.epoch((1, 3, 10), (2, 4, 20))
     attempts = [tasks.attempt((1, 4, 5), (-1, 11, 0)) for _ in range(3)]
@@ -167,7 +167,7 @@ def test_a_task_that_runs_again_gives_the_same_rows_and_writes_another_file(tmp_
     assert len(named) == 3 and all(name.startswith("000-000000000001-") for name in named)
 
 
-def test_a_task_writes_one_file_for_all_its_key_groups_and_notes_name_it(tmp_path: Path) -> None:
+def test_writes_one_state_file_for_all_key_groups_and_reports_it(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum"))
     reports = tasks.epoch((0, 1, 1), (1, 1, 1), (2, 1, 1), (3, 1, 1)).reports
     (file,) = tasks.files()
@@ -176,20 +176,20 @@ def test_a_task_writes_one_file_for_all_its_key_groups_and_notes_name_it(tmp_pat
     assert reports.files[KEY] == {file.name}
 
 
-def test_a_changed_operator_forgets_its_rows_but_not_the_time(tmp_path: Path) -> None:
+def test_changed_operator_discards_rows_but_keeps_the_watermark(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum"))
     tasks.epoch((1, 3, 10), (2, 12, 20))
     changed = tasks.restarted(operator("max"))
-    found = changed.epoch((2, 13, 7), (3, 1, 1))
-    assert (found.rows, found.mark) == ([], 13 * SECOND)
-    reports = found.reports.operator_reports[KEY]
+    result = changed.epoch((2, 13, 7), (3, 1, 1))
+    assert (result.rows, result.mark) == ([], 13 * SECOND)
+    reports = result.reports.operator_reports[KEY]
     assert {report["discarded"] for report in reports} == {1}
     assert sum(report["late_rows"] for report in reports) == 1
     assert changed.epoch((-1, 20, 0)).rows == [(2, 20 * SECOND, 7)]
 
 
-def test_damaged_state_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
-    """Every byte of the file in turn: an error, or a byte that nobody reads."""
+def test_rejects_damaged_state(tmp_path: Path) -> None:
+    """Damage every byte in turn: the result is an error, or the byte is not read."""
     tasks = Tasks(tmp_path, operator("sum"))
     tasks.epoch((1, 3, 10))
     expected = tasks.restarted(operator("sum")).attempt((1, 4, 5), (-1, 11, 0)).rows
@@ -209,7 +209,7 @@ def test_damaged_state_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
             assert error.code == "TG-605"
             assert "the stream sales, operator window_aggregate" in error.message
             assert "remove the data" in (error.hint or "")
-    # What is left are the gaps between entries.
+    # The remaining bytes are gaps between entries.
     assert rejected > len(whole) / 3 * 0.6
 
 
@@ -218,7 +218,7 @@ def _named(tasks: Tasks) -> set[str]:
 
 
 @pytest.mark.parametrize("length", [None, 0, 1, 63, 64, 200])
-def test_state_that_is_missing_or_cut_short_is_an_error(tmp_path: Path, length: int | None) -> None:
+def test_rejects_missing_or_truncated_state(tmp_path: Path, length: int | None) -> None:
     tasks = Tasks(tmp_path, operator("sum"))
     tasks.epoch((1, 3, 10))
     (file,) = tasks.files()
@@ -231,13 +231,13 @@ def test_state_that_is_missing_or_cut_short_is_an_error(tmp_path: Path, length: 
     assert caught.value.code == "TG-605"
 
 
-class Kept:
-    """A sink that keeps what it was given."""
+class CollectingSink:
+    """A sink that collects its rows."""
 
     def __init__(self) -> None:
         self.tables: list[pa.Table] = []
 
-    def open(self, stamp: str, task: int) -> Kept:
+    def open(self, stamp: str, task: int) -> CollectingSink:
         self.stamp = stamp
         return self
 
@@ -248,10 +248,10 @@ class Kept:
         return [f"{self.stamp}: {sum(table.num_rows for table in self.tables)}"]
 
 
-def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: Path) -> None:
+def test_stages_rows_for_every_sink_and_reports_the_rest(tmp_path: Path) -> None:
     place = EpochSpecStore(str(tmp_path), "order.json")
     place.write(EpochSpec(2, 9, 0))
-    one, two, late = Kept(), Kept(), Kept()
+    one, two, late = CollectingSink(), CollectingSink(), CollectingSink()
     sinks = (
         StagedSink("one", one, ("a", "b"), ("x", "y")),
         StagedSink("two", two, ("b",), ("b",)),
@@ -285,10 +285,15 @@ def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: 
         "late": [f"{stamp}: 1"],
     }
     told = reports.streams["s"]
-    assert (told.rows_in, told.rows_out, told.malformed, told.event_times_us) == (3, 2, 1, {"0": 70, "1": 30})
+    assert (told.rows_in, told.rows_out, told.malformed, told.event_times_us) == (
+        3,
+        2,
+        1,
+        {"0": 70, "1": 30},
+    )
 
 
-def test_orders_of_two_drivers_are_apart_and_forgotten_with_them(tmp_path: Path) -> None:
+def test_epoch_specs_of_two_drivers_are_separate_and_removed_with_them(tmp_path: Path) -> None:
     one, two = (EpochSpecStore(str(tmp_path), name) for name in ("a.json", "b.json"))
     first = EpochSpec(0, 1, 5, True, {"s": [[1], []]}, {KEY: {"0": ["f", 0, 1, 2]}})
     one.write(first)
