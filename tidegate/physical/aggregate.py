@@ -149,7 +149,7 @@ def _keys(
     return tuple(keys), tuple(outputs)
 
 
-# What it needs to know, and what it rejects
+# Operand types and rejections
 
 
 def operands(node: n.Aggregate) -> Iterator[Operands]:
@@ -177,7 +177,7 @@ def rejections(node: n.Aggregate) -> Iterator[Rejection]:
 
 
 def output_watermark_delay_us(node: n.Aggregate) -> int | None:
-    # A session that ends at the watermark is still open, and comes out after it.
+    # A session that ends at the watermark is still open, and is emitted later.
     late = node.lateness_us + (1 if node.makes_sessions else 0)
     if node.closing_key is None:
         return late
@@ -245,7 +245,7 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
         columns.add_all(f"a{index}_", call.argument_sql)
     late = _late(plan, columns, request.types, name) if request.keeps_late else None
     spec = _spec(plan, request.types)
-    # Making the accumulators here rejects what cannot run before anything starts.
+    # Create the accumulators here to reject unsupported calls before anything starts.
     groups = Aggregator(spec)
     operator = _operator(plan, spec, late, request, name, with_op)
     made_of_panes = plan.window is not None and plan.session_gap_us is None

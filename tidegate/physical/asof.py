@@ -57,7 +57,7 @@ def _shown(node: n.Join, port: int) -> list[n.Field]:
     return [item for item in node.inputs[port].fields if item.id in out]
 
 
-# What it needs to know, and what it rejects
+# Operand types and rejections
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
@@ -121,7 +121,7 @@ def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
     return node.asof_condition is not None and not node.by_watermark and not carries_op(node)
 
 
-# What it says of itself
+# Explain and canonical form
 
 
 def describe(node: n.Join) -> str:

@@ -1,6 +1,6 @@
 """Canonical text of what state means, independent of how libraries print their objects.
 
-Operators describe their state with them, and `fingerprint` combines the descriptions.
+Operators describe their state with these functions, and `fingerprint` combines the descriptions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def canonical_window(spec: n.WindowSpec) -> str:
     return f"{spec.kind.name.lower()}({spec.size_us} {spec.slide_us} {spec.offset_us} {clock})"
 
 
-# ---- Expressions and columns as people read them.
+# ---- Expressions and columns in the words of the query.
 
 
 def text_of(tree: exp.Expr) -> str:

@@ -1,8 +1,8 @@
 """Fingerprints of operators: a text that changes only when the meaning of their state changes.
 
 It covers the operator and everything below it, down to the sources, field by field. Names that a
-query gives to columns are not part of it, and neither are places in the SQL. Nothing prints an
-object as a library would: an upgrade must not change the text.
+query gives to columns are not part of it, and neither are positions in the SQL. The text does not
+depend on how libraries print objects, because an upgrade must not change it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _emit(node: n.Emit, to: CanonicalWriter) -> list[str]:
     return canonical_emit(node.clause)
 
 
-# What keeps state speaks for itself.
+# Stateful nodes define their own canonical form.
 _STEPS: dict[type[n.Node], Callable[[Any, CanonicalWriter], list[str]]] = {
     n.Scan: _scan,
     n.SideScan: _side,

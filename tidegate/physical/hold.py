@@ -55,7 +55,7 @@ def build(node: n.Hold, request: Request) -> Built:
 
     columns = Columns()
     end = micros(quoted(node.end_id))
-    # A row without a window may go when the watermark is behind its own time.
+    # A row without a window is emitted when the watermark passes its event time.
     waits = node.field(node.end_id).role is n.Role.TIME
     columns.add(PANE, f"{end} + 1L" if waits else end)
     names = column_sql(node)
@@ -66,7 +66,7 @@ def build(node: n.Hold, request: Request) -> Built:
     kinds = request.types.columns(node.input)
     fields = [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
     output = pa.schema([*fields, pa.field(OP, pa.string())] if with_op else fields)
-    # A late stream has the columns that rows had before windows were put on them.
+    # A late stream has the columns of rows before windows were assigned.
     window = node.input if isinstance(node.input, n.Window) else None
     original = len(window.input.fields) if window is not None else len(names)
     late = None

@@ -35,8 +35,8 @@ _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"
 class JoinPlan:
     """`times` is the SQL of each side's time in microseconds; `close_delay_us` is the operator's.
 
-    A join without bounds has neither. `changes` says that its result may be retracted, or waits
-    for the end of its input.
+    A join without bounds has neither. `changes` is true if its rows may be retracted, or wait for
+    the end of its input.
     """
 
     node: n.Join
@@ -128,14 +128,14 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
 
 
 def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
-    """Turn a condition on one input into a key pair, so that its rows match only where it is true."""
+    """Turn a condition on one input into a key pair that matches only where it is true."""
     true = exp.true()
     if referenced_ids(piece) <= {item.id for item in node.left.fields}:
         return n.KeyPair(piece, true)
     return n.KeyPair(true, piece)
 
 
-# What it needs to know, and what it rejects
+# Operand types and rejections
 
 
 def operands(node: n.Join) -> Iterator[Operands]:

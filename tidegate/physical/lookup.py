@@ -1,8 +1,8 @@
 """Lookup joins: rows are enriched between two stages, in the task that goes on with them.
 
-The stage below makes the keys, in the type of the column they are compared with. A task adds all
-rows that the table has for them, as an array. The stage above takes the array apart; what is left
-of the condition picks from it.
+The stage below computes the keys, in the type of the column they are compared with. A task adds all
+matching rows of the table as an array. The stage above unnests the array and filters it by the rest
+of the join condition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted
 
-# The rows that were found, and one of them.
+# The matching rows, and one of them.
 FOUND, _ONE = "_tg_found", "_tg_one"
 _EXACT = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL")
 _KEYS = (*_EXACT, "BOOLEAN", "STRING", "VARCHAR", "CHAR", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
@@ -39,7 +39,7 @@ class LookupColumns:
 class EnrichSql:
     """The stages around a lookup; `below` and `above` name a view that is not there yet."""
 
-    # Columns that pass by, as (name in the task, SQL).
+    # Columns that are passed on, as (name in the task, SQL).
     passed_columns: tuple[tuple[str, str], ...]
     keys: tuple[tuple[str, str], ...]
     above: tuple[str, ...]
@@ -82,7 +82,7 @@ def _both(pair: n.KeyPair) -> str:
 def rejections(node: n.Join) -> Iterator[Rejection]:
     table = node.right.table if isinstance(node.right, n.LookupScan) else None
     served = table is not None and node.how in ("INNER", "LEFT")
-    # A table that tasks hold as a whole need not be asked by a key.
+    # A table that tasks hold completely does not need a key.
     if not served or not (node.lookup_keys or (table is not None and table.consistent_in_epoch)):
         yield Rejection(
             "a lookup needs a lookup table on the right of JOIN or LEFT JOIN, and a column of it "

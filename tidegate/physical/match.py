@@ -261,7 +261,7 @@ class _Compiler:
 
     def _repeat(self, pattern: pt.Repetition, then: int) -> int:
         if pattern.most is None:
-            # The loop needs its own number before its body is there.
+            # The loop needs its number before its body is compiled.
             loop = self._new(self.steps[0])
             again = self.add(pattern.part, loop)
             first, second = (then, again) if pattern.reluctant else (again, then)
@@ -289,7 +289,7 @@ def _fork(first: int, second: int) -> Step:
     return Fork(first, second)
 
 
-# What it needs to know, and what it rejects
+# Operand types and rejections
 
 
 def operands(node: n.Match) -> Iterator[Operands]:
@@ -431,7 +431,7 @@ def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
         plan.numbers(node.skip.variables),
         node.rows_back,
     )
-    # An aggregate that cannot run is rejected now, and not when there is a match.
+    # Reject an aggregate that cannot run now, not at the first match.
     assert spec.measure_evaluator.aggregator is not None, "it is made from all calls"
     return spec
 

@@ -1,8 +1,8 @@
 """Conditions of DEFINE over several rows, as expressions that the operator evaluates.
 
 Types and results equal Spark's. An expression that cannot be evaluated exactly is
-rejected: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
-found the types, an unknown one (`?`) fits everywhere.
+rejected: arithmetic of FLOAT, division of decimals, and most functions. Before types are
+determined, an unknown one (`?`) is accepted everywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidegate.sql.dialect import own_span, to_sql
 UNKNOWN = "?"
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _INTEGERS = tuple(_BITS)
-# The digits of a whole number that meets a decimal.
+# The digits of a whole number that is combined with a decimal.
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _MOST_DIGITS = 38

@@ -38,7 +38,7 @@ class Unrunnable(Exception):
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.message)
         self.rejection = rejection
-        # The node, once it is known which one was planned.
+        # The node, set by the planner.
         self.node: Node | None = None
 
 
@@ -58,7 +58,7 @@ class Built:
 
     operator: Operator
     ports: tuple[PortPlan, ...]
-    # Windows of processing time: the clock of the epochs takes the place of the watermark.
+    # Windows of processing time: the clock of the epochs replaces the watermark.
     by_processing_time: bool = False
 
 
@@ -92,9 +92,9 @@ class OperatorKind:
     # The maximum delay of output rows behind the watermark; None if it is unknown, and the node is
     # rejected.
     output_watermark_delay_us: Callable[[Any], int | None] = _zero
-    # Whether neither an epoch nor the watermark makes a node give something out.
+    # True if a node emits rows neither in an epoch nor when the watermark advances.
     waits_for_end: Callable[[Any, bool], bool] = _never
-    # Whether it can hold its changes back for EMIT EVERY.
+    # True if it can hold back its changes for EMIT EVERY.
     takes_every: bool = field(default=False)
 
 
@@ -130,7 +130,7 @@ def unsupported(
     )
 
 
-# ---- Functions that are not Spark's own: Python, which is called for every row that it can reach.
+# ---- User functions in Python, which Spark may call for every row.
 
 
 def calls_user_functions(node: n.Node, leaves: set[n.Node]) -> bool:

@@ -132,7 +132,7 @@ def _unrunnable(function: WindowFunction, message: str) -> Unrunnable:
     return Unrunnable(Rejection(message, f"{hint}'1' HOUR PRECEDING.", own_span(function.window)))
 
 
-# What it needs to know, and what it rejects
+# Operand types and rejections
 
 
 def operands(node: n.Over) -> Iterator[Operands]:
@@ -159,7 +159,7 @@ def rejections(node: n.Over) -> Iterator[Rejection]:
 def output_watermark_delay_us(node: n.Over) -> int | None:
     if node.mode is n.OverMode.TIME and node.time_field is not None:
         if node.rows_ahead:
-            # Nothing above goes by time.
+            # No node above uses event time.
             return 0
         behind = node.time_field.output_watermark_delay_us(node.fields)
         return None if behind is None else behind + node.time_ahead_us
@@ -214,7 +214,7 @@ def typed_function(function: exp.Expr) -> exp.Expr:
 
     typed = function.copy().transform(plain)
     if parse_window_function(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
-        # By arrival: nothing else is equal.
+        # Rows are in arrival order, so there are no ties.
         typed.set("order", exp.Order(expressions=[exp.Ordered(this=exp.Null())]))
     return typed
 
@@ -328,7 +328,7 @@ def _needed(operator: Operator) -> pa.Schema:
     return schema if index < 0 else schema.remove(index)
 
 
-# Functions as operators know them
+# Functions of operators
 
 
 def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:

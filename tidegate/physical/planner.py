@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from tidegate.operators.runner import Runner
 
 
-# ---- Cuts a logical plan into stages (Spark SQL) and the nodes between them that keep state.
+# ---- Divide a logical plan into stages (Spark SQL) and the stateful nodes between them.
 
 
-# ---- LATE DATA TO: the rows that operators find too late, with the columns of one stream.
+# ---- LATE DATA TO: the late rows of operators, with the columns of one stream.
 
 
 def require_fitting(late: LateStream, node: n.Node) -> None:
@@ -111,7 +111,7 @@ class ScanPlan:
     index: int
     node: ScanNode
     view: str
-    # Whether rows say where they stood, and what time it is.
+    # True if rows have their arrival position; true if they have the processing time.
     arrival: bool
     clocked: bool
 
@@ -161,13 +161,13 @@ class EnrichPlan:
     node: n.Join
     table: LookupTable
     lookup: LookupColumns
-    # What the rows that ask have, and what is made of the answers in the view `asked`.
+    # The SQL of the input rows; `above` is the SQL over the view `asked` with the enriched rows.
     below: str
     leaves: tuple[LeafPlan, ...]
     asked: str
     above: str
     view: str
-    # The names of the keys in the rows that ask.
+    # The names of the keys in the input rows.
     keys: tuple[str, ...]
 
 
@@ -179,11 +179,11 @@ class FedPort:
     sql: str
     leaves: tuple[LeafPlan, ...]
     origins: tuple[Origin, ...]
-    # How long each origin waits for rows that are out of order.
+    # The watermark delay of each origin.
     delays: tuple[tuple[int, int], ...]
-    # The same with groups instead of rows, where Spark can add them up.
+    # The same with groups instead of rows, if Spark can pre-aggregate them.
     grouped_sql: str | None = None
-    # The same for tasks that need no SQL.
+    # The same as Arrow expressions, if no SQL is needed.
     vectors: VectorStage | None = None
 
 
@@ -198,7 +198,7 @@ class OperatorPlan:
     ports: tuple[FedPort, ...]
     by_processing_time: bool
     output_watermark_delay_us: int
-    # What its state means: a canonical text of the operator and of everything below it.
+    # The canonical form of the operator and of everything below it.
     canonical_form: str
     view: str
     arrival: bool
@@ -236,9 +236,9 @@ class PhysicalPlan:
     needs_clock: bool
     # The schema of late rows, if a late stream is declared.
     late: pa.Schema | None
-    # The last stage for tasks that need no SQL.
+    # The last stage as Arrow expressions, if no SQL is needed.
     vectors: VectorStage | None = None
-    # Whether rows on which an expression fails are dead letters.
+    # True if rows on which an expression fails become dead letters.
     guarded: bool = False
 
 
@@ -411,7 +411,7 @@ class _Planner:
         waits = tuple((origin.id, delays.get(origin.id, 0)) for origin in origins)
         only = _only_leaf(leaves)
         vectors = port_stage(port, only, self.types) if only is not None else None
-        # Groups would make one dead letter of rows that are equal.
+        # With groups, equal rows would become one dead letter.
         grouped = port.grouped(sql, hidden) if self.guard is None else None
         return FedPort(port, sql, leaves, origins, waits, grouped, vectors)
 
@@ -441,7 +441,7 @@ def _origins(stage: Sequence[LeafPlan]) -> tuple[Origin, ...]:
             origins.append(Origin(leaf.index, leaf.node.source.options["idle_timeout"]))
     scans = [leaf for leaf in leaves if isinstance(leaf, ScanPlan)]
     if scans and not any(origin.id < FIRST_OPERATOR for origin in origins):
-        # Without event time the sources still tell when they have ended.
+        # Without event time, sources still report their end.
         origins = [*(Origin(scan.index) for scan in scans), *origins]
     return tuple(origins)
 
@@ -457,7 +457,7 @@ def _is_mark(stage: Stage, time_id: str | None) -> bool:
     return any(item.id == time_id and item.name.lower() == name for item in scan.fields)
 
 
-# ---- What steps an operator in its key groups.
+# ---- The runner of an operator.
 
 
 def runner_of(plan: OperatorPlan) -> Runner:

@@ -10,7 +10,7 @@ from tidegate.physical.stage_sql import SqlWriter
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 
-# ---- Nodes that the language knows and that cannot run yet; each has its line in `explain`.
+# ---- Nodes that the language has but that cannot run yet; each has a line in `explain`.
 
 
 def _sort(node: n.Sort) -> str:

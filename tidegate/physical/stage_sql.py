@@ -1,8 +1,8 @@
 """Spark SQL for plan nodes.
 
-For a stage the leaves are views: sources and the outputs of operators. For finding types at
-declaration time every node can be printed: the columns and types are those of the stream, while
-the rows of session windows, temporal and ASOF joins are not (that SQL is never run).
+The leaves of a stage are views: sources and the outputs of operators. For type analysis every node
+can be printed: that SQL has the columns and types of the stream, but is never run, as it has other
+rows for session windows, temporal and ASOF joins.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def micros(sql: str) -> str:
 def is_failure(sql: str, hashable: bool = True) -> str:
     """Return a condition, never NULL, that is true where an expression fails on a row.
 
-    Spark has no TRY(expression), but `try_to_binary` gives NULL for whatever fails below it: what
-    hashes to something did not fail. Hashing is cheap, but Spark does not hash everything.
+    Spark has no TRY(expression), but `try_to_binary` returns NULL if anything below it fails: an
+    expression with a hash did not fail. Hashing is cheap, but some types have no hash.
     """
     seen = f"hash({sql})" if hashable else f"to_json(struct({sql} AS c))"
     return f"try_to_binary(CAST({seen} AS STRING), 'utf-8') IS NULL"
@@ -102,7 +102,7 @@ class SqlWriter:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is not None:
             return str(method(node))
-        # Operators print themselves with what is here, so this module cannot import them above.
+        # Operators import this module, so it cannot import them at the top.
         from tidegate.physical.registry import kind_of
 
         return kind_of(node).sql(node, self)
@@ -279,7 +279,7 @@ def window_bounds(spec: n.WindowSpec, us: str = "_us") -> str:
     return f"named_struct('s', {us}, 'e', {us} + {size}L)"
 
 
-# ---- Rows on which an expression fails: they are turned off, with a dead letter on their side.
+# ---- Rows on which an expression fails: they are deselected and become dead letters.
 
 _FAILED = "_tg_failed"
 _LITERAL = re.compile(r"-?\d+L?|'[^'\\]*'|true|false|null", re.IGNORECASE)
@@ -301,9 +301,9 @@ class Guard:
     ) -> str:
         """Return SQL for FROM: the rows of a node, without those on which an expression fails.
 
-        `kinds` are types of expressions that no operator asks for.
-        `explode` keeps the tests where they are written; elsewhere Spark takes out what they share
-        with the expressions themselves, and evaluates it unguarded.
+        `kinds` are types of expressions that no operator requests.
+        `explode` keeps the tests where they are written; elsewhere Spark extracts common
+        subexpressions and evaluates them unguarded.
         """
         plain = {quoted(item.id) for item in node.fields} | {OP, *ARRIVAL}
         risky = [
@@ -347,11 +347,11 @@ def _in_words(sql: str, node: n.Node) -> str:
 
 # ---- SQL of a stage below an operator: deselected rows still advance the watermark.
 #
-# Next to its own columns every row carries where it came from, its event time, and whether it
-# is still a row. A filter turns a row off instead of dropping it, because the event time of a
-# dropped row moves the watermark too. A row that is turned off evaluates nothing.
+# Every row has hidden columns for its origin, its event time, and whether it is selected. A filter
+# deselects rows instead of dropping them, because their event times advance the watermark too.
+# Expressions are not evaluated for deselected rows.
 
-# Generators that give no row for an empty collection, and those that always give some.
+# Generators that return no row for an empty collection, and those that always return rows.
 _OF_COLLECTION = frozenset({"EXPLODE", "POSEXPLODE", "INLINE"})
 _OUTER = {"EXPLODE_OUTER": "EXPLODE", "POSEXPLODE_OUTER": "POSEXPLODE", "INLINE_OUTER": "INLINE"}
 _ALWAYS = frozenset({"STACK", "JSON_TUPLE"})
@@ -456,7 +456,7 @@ class MaskedWriter(SqlWriter):
         return when_selected(sql)
 
     def _bounds(self, spec: n.WindowSpec, us: str) -> str:
-        # A row that is turned off has no time, and so no window; it must stay all the same.
+        # A deselected row has no time and no window; it must not be lost.
         return window_bounds(spec, us).replace("explode(", "explode_outer(", 1)
 
     def _hidden_where(self, condition: str) -> list[str]:
@@ -503,7 +503,7 @@ class LastWriter(MaskedWriter):
         return f"SELECT * FROM {self.child(node)} WHERE {predicate}"
 
 
-# ---- What feeds an operator: the columns of its ports, and the SQL that makes them.
+# ---- Ports: the inputs of operators, with the SQL of their columns.
 
 
 @dataclass(frozen=True, eq=False)
@@ -517,11 +517,11 @@ class PortPlan:
     grid: Grid | None = None
     # The column whose value is the pane, before the grid; often the event time itself.
     time_id: str | None = None
-    # What the hash is made of, behind `lift`.
+    # The columns of the hash, after pre-aggregation.
     hashed: tuple[str, ...] = ()
-    # Whether rows say where they stood, because their order counts.
+    # True if rows need their arrival position, because their order matters.
     arrival: bool = False
-    # What Spark can add up of the rows of a group, as (name, SQL over the columns of the stage).
+    # Partial aggregates that Spark computes, as (name, SQL over the columns of the stage).
     partials: tuple[tuple[str, str], ...] | None = None
 
     def with_pane(self, column: str) -> PortPlan:
@@ -555,7 +555,7 @@ class PortPlan:
             *(f"{sql} AS {name}" for name, sql in by),
         ]
         columns += [f"count(1) AS {ROWS}", *(f"{sql} AS {name}" for name, sql in self.partials)]
-        # Records of no use are counted apart from rows that were filtered out.
+        # Malformed records are counted separately from rows that were filtered out.
         groups = [
             *passed_columns,
             f"{EVENT_TIME} <=> {INVALID_TIME + 1}L - 1L",

@@ -113,7 +113,7 @@ def all_enriched(stage: Stage) -> Iterator[EnrichNode]:
 
 
 def needs_clock(stage: Stage) -> bool:
-    """Return True if a node depends on processing time, so that epochs must run without rows too."""
+    """Return True if a node uses processing time, so that epochs must run without rows too."""
     if any(leaf.node.needs_processing_time for leaf in all_stateful(stage)):
         return True
     scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]

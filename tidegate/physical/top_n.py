@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tidegate.operators.operator import Limits, Operator
     from tidegate.operators.top_n.window import Ranking
 
-# A window that is only sorted keeps all its rows.
+# A window that is only sorted emits all its rows.
 ALL_ROWS = 2**62
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 

@@ -1,7 +1,7 @@
 """The types of a plan, as Spark determined them when the stream was declared.
 
-Columns have ids that are unique in a plan, so a piece of SQL over ids has one type wherever it
-stands: types are kept by the text of the SQL.
+Columns have ids that are unique in a plan, so SQL over ids has the same type everywhere: types are
+stored by the text of the SQL.
 """
 
 from __future__ import annotations

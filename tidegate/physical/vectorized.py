@@ -1,9 +1,9 @@
 """Spark SQL expressions as Arrow kernels, where both give the same result.
 
-Whole numbers, texts, booleans, dates and times: comparing, adding, choosing; products of decimals.
-Not here: floating point (NaN and zeros compare otherwise), other arithmetic of decimals (which has
-rules of its own), collations, and every function of Spark's but a few that only count in
-microseconds.
+Supported are comparisons, addition and conditionals over whole numbers, strings, booleans, dates
+and times, and products of decimals. Not supported are floating point (NaN and zeros compare
+differently), other arithmetic of decimals (which has its own rules), collations, and all functions
+of Spark except a few over microseconds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COMPARED: dict[type[exp.Expr], str] = {
     exp.GTE: ">=",
 }
 _COUNTED: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
-# The digits of a whole number that meets a decimal.
+# The digits of a whole number that is combined with a decimal.
 _PRECISION = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 _FRACTION = re.compile(r"\d{1,18}\.\d{1,18}")
@@ -198,7 +198,7 @@ def _decimal(value: TypedVector) -> TypedVector:
 def _remainder(tree: exp.Expr, columns: Columns) -> TypedVector:
     one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
     by = other.vector
-    # Dividing by zero is an error, and the least number by -1 no number.
+    # Division by zero is an error, and the minimum divided by -1 overflows.
     safe = isinstance(by, VectorConstant) and by.value not in (0, -1, None)
     if one.kind not in _INTEGERS or not safe:
         raise Untranslatable("a remainder")
@@ -210,7 +210,7 @@ def _negated(tree: exp.Expr, columns: Columns) -> TypedVector:
     if value.kind not in _INTEGERS:
         raise Untranslatable(f"- {value.kind}")
     if isinstance(tree.this, exp.Literal):
-        # The sign belongs to the number: the least INT is one.
+        # The sign is part of the number, as in the minimum INT.
         number = -int(tree.this.name)
         return _constant(number, "INT" if number >= -(2**31) else "BIGINT")
     return TypedVector(VectorCall("negate", (value.vector,)), value.kind)
@@ -318,9 +318,9 @@ _TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], TypedVector]] = 
 }
 
 
-# ---- Stages that tasks can compute themselves, without a way to Spark's SQL and back.
+# ---- Stages that tasks compute directly, without Spark SQL.
 #
-# Only what is known to give the same as Spark is translated; everything else stays SQL.
+# Only expressions with exactly Spark's results are translated; everything else stays SQL.
 
 _HIDDEN = {
     OP: TypedVector(VectorColumn(OP), "STRING"),
@@ -356,7 +356,7 @@ def port_stage(port: PortPlan, leaf: n.Node, types: Types) -> VectorStage | None
 def last_stage(root: n.Emit, leaf: n.Node, types: Types) -> VectorStage | None:
     """Return the last stage of a stream over its only leaf; None if it needs SQL."""
     if gives_upserts(root) and carries_op(root) and filters_changes(root):
-        # An old row may come without its new one, and rows of a key must be seen together.
+        # A filter may separate an old row from its new one; Spark compares the rows of each key.
         return None
     try:
         rows = _rows(root, leaf, types)
