@@ -13,7 +13,7 @@ import pytest
 from sqlglot import exp
 
 from tests.spark.helpers import play_with_restart, rows_of
-from tidegate.operators.match.matcher import _plain
+from tidegate.operators.match.matcher import _plain_values
 from tidegate.physical.match_conditions import kind_named, scalar_of
 from tidegate.sql.dialect import DIALECT
 
@@ -78,7 +78,7 @@ def test_conditions_across_rows_are_those_of_spark(spark: Any) -> None:
     query = f"SELECT {', '.join([*columns, *listed])} FROM samples AS x CROSS JOIN samples AS y"
     found = spark.sql(query).toArrow()
     for number, ((one, other, text), test) in enumerate(zip(conditions(), tests, strict=True)):
-        parts = (_plain(found.column(f"x_{one}")), _plain(found.column(f"y_{other}")))
+        parts = (_plain_values(found.column(f"x_{one}")), _plain_values(found.column(f"y_{other}")))
         own = [test.of(values) for values in zip(*parts, strict=True)]
         assert own == found.column(f"c{number}").to_pylist(), (one, other, text)
 
