@@ -17,7 +17,6 @@ from tests.support.pipelines import PipelineHarness, PythonPipeline
 from tidegate.connectors.kafka.client import ClientErrors, Connection
 from tidegate.connectors.postgres import client as postgres_client
 from tidegate.errors import RunError, SystemUnavailable, TidegateError
-from tidegate.runtime import pipeline as module
 from tidegate.spark.errors import JobFailed
 
 CONNECTION = Connection("the source s", "b:9092", {})

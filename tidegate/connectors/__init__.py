@@ -5,8 +5,8 @@ all connectors and opens them. Then read one package, for example `files/`: `spe
 declares the options, `source` and `sink` run on the driver, `reader` and `writer` run in the tasks.
 `formats/` decodes text records for several connectors.
 
-Four connectors are single modules: `debug_sinks` (console and blackhole), `view` (the sink of a
-materialized view), and `table_lookup` and `changelog`, which others use.
+The sinks `debug_sinks` (console and blackhole) and `view` (materialized views) are single modules.
+Several connectors share `table_lookup`, `changelog` and `common_options`.
 
 `tidegate check` imports the option specs, so they must not import pyspark; modules import it inside
 functions or for type checking only. Python workers import the readers and writers, so these must

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.catalog.connector import OptionProblem, ConnectorSpec, SourceSpec, Values
+from tidegate.catalog.connector import ConnectorSpec, OptionProblem, SourceSpec, Values
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.generator.generator import columns
 
