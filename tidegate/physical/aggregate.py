@@ -35,7 +35,7 @@ EARLY = (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY)
 
 @dataclass(frozen=True)
 class OutputField:
-    """Where a field of the aggregate comes from: a key, a result, or a time of the window."""
+    """The origin of an output field: a key, a result, or a time of the window."""
 
     kind: str
     index: int
@@ -43,7 +43,7 @@ class OutputField:
 
 @dataclass(frozen=True, eq=False)
 class AggregatePlan:
-    """An aggregate in terms of its operator.
+    """An aggregate divided into the parts that its operator needs.
 
     `input` is the node whose rows it reads: windows that are made of panes are not applied below.
     """

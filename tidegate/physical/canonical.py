@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CanonicalWriter:
-    """Writes expressions; a column is known by the number of its node and its place there."""
+    """Writes expressions; a column is identified by its node's number and its position there."""
 
     def __init__(self) -> None:
         self.columns: dict[str, str] = {}
@@ -104,7 +104,7 @@ def canonical_expression(tree: exp.Expr, node: n.Node) -> str:
 
 @dataclass(frozen=True)
 class CallPlan:
-    """One aggregate; `text` is the call in the words of the query."""
+    """One aggregate call; `text` is the call as the query contains it."""
 
     function: str
     text: str

@@ -23,7 +23,7 @@ def canonical(node: n.Node) -> str:
 
 
 class _Writer:
-    """Numbers nodes as it meets them."""
+    """Numbers nodes in the order of visits."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -33,7 +33,7 @@ _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"
 
 @dataclass(frozen=True)
 class JoinPlan:
-    """`times` is the SQL of each side's time in microseconds; `close_delay_us` is the operator's.
+    """`times` is the SQL of each input's time in microseconds; `close_delay_us` is the operator's.
 
     A join without bounds has neither. `changes` is true if its rows may be retracted, or wait for
     the end of its input.

@@ -37,7 +37,7 @@ class LookupColumns:
 
 @dataclass(frozen=True)
 class EnrichSql:
-    """The stages around a lookup; `below` and `above` name a view that is not there yet."""
+    """The stages around a lookup; `below` and `above` name a view that is created later."""
 
     # Columns that are passed on, as (name in the task, SQL).
     passed_columns: tuple[tuple[str, str], ...]

@@ -68,7 +68,7 @@ def require_translatable(node: n.Match) -> None:
 
 @dataclass
 class MatchPlan:
-    """Numbers variables, and values as it meets them; `values` are their SQL."""
+    """Numbers variables and values in the order of use; `values` are their SQL."""
 
     node: n.Match
     types: Types
@@ -235,7 +235,7 @@ def compiled(pattern: pt.Pattern) -> tuple[tuple[Step, ...], int]:
 
 @dataclass
 class _Compiler:
-    """Adds parts of a pattern from the back: each knows the step that follows it."""
+    """Compiles a pattern from back to front, so that each part knows its next step."""
 
     names: Sequence[str]
     steps: list[Step]

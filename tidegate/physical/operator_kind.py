@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rejection:
-    """The reason and what to do instead; `span` if it is not the place of the whole node."""
+    """The reason and a hint; `span` if it is not the span of the whole node."""
 
     message: str
     hint: str | None = None
@@ -33,7 +33,7 @@ class Rejection:
 
 
 class Unrunnable(Exception):
-    """A node cannot run for a reason that shows only when it is planned in detail."""
+    """Raised for a node that cannot run for a reason found during physical planning."""
 
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.message)
@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """An operator with what feeds it."""
+    """An operator with its input ports."""
 
     operator: Operator
     ports: tuple[PortPlan, ...]
@@ -76,7 +76,7 @@ def _none(node: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorKind:
-    """One module per operator fills this in; `registry` lists them."""
+    """The interface of a stateful node, one instance for each module in `registry`."""
 
     name: Callable[[Any], str]
     describe: Callable[[Any], str]

@@ -214,7 +214,7 @@ def typed_function(function: exp.Expr) -> exp.Expr:
 
     typed = function.copy().transform(plain)
     if parse_window_function(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
-        # Rows are in arrival order, so there are no ties.
+        # Without ORDER BY, rows rank in arrival order.
         typed.set("order", exp.Order(expressions=[exp.Ordered(this=exp.Null())]))
     return typed
 

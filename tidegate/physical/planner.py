@@ -106,7 +106,7 @@ FIRST_OPERATOR = 1_000
 
 @dataclass(frozen=True, eq=False)
 class ScanPlan:
-    """A source: the view under which its stage knows it, and the columns that are read."""
+    """A source: its view in the stage, and the columns that are read."""
 
     index: int
     node: ScanNode
@@ -156,7 +156,7 @@ class ScanPlan:
 
 @dataclass(frozen=True, eq=False)
 class EnrichPlan:
-    """A lookup: what feeds it, what it asks, and the view under which the stage above knows it."""
+    """A lookup: its input, the columns it reads, and its view in the stage above."""
 
     node: n.Join
     table: LookupTable
@@ -173,7 +173,7 @@ class EnrichPlan:
 
 @dataclass(frozen=True, eq=False)
 class FedPort:
-    """A port with the SQL that feeds it, and where its time comes from."""
+    """A port with the SQL of its rows and the origins of its event time."""
 
     port: PortPlan
     sql: str
@@ -189,7 +189,7 @@ class FedPort:
 
 @dataclass(frozen=True, eq=False)
 class OperatorPlan:
-    """An operator, what feeds it, and the view under which the stage above knows its rows."""
+    """An operator, its ports, and the view of its rows in the stage above."""
 
     number: int
     name: str
@@ -224,7 +224,7 @@ def row_leaves(leaves: Sequence[LeafPlan]) -> tuple[ScanPlan | OperatorPlan, ...
 
 @dataclass(frozen=True, eq=False)
 class PhysicalPlan:
-    """The last stage as SQL over its leaves, and all that stands below it."""
+    """The last stage as SQL over its leaves, and everything below it."""
 
     stream: str
     node: n.Emit
@@ -261,7 +261,7 @@ def plan_physical(
 
 
 class _Planner:
-    """Numbers scans and operators while it goes down."""
+    """Numbers scans and operators from the last stage down."""
 
     def __init__(
         self,

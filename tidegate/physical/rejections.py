@@ -1,4 +1,4 @@
-"""Rejects what cannot run, at its place in the query: TG-501 and TG-505 come from here."""
+"""Rejects streams that cannot run (TG-501, TG-505), with the location in the query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate.types import Span
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the nodes of a stream stand in its SQL; those of a stream it reads, at its name."""
+    """Locations of a stream's nodes in its SQL; nodes of an input stream are at its name."""
 
     stream: Stream
     plan: n.Node

@@ -16,7 +16,9 @@ from tidegate.plan import nodes as n
 
 @dataclass(frozen=True)
 class SourceVectors:
-    """The columns of a scan over those that a reader gives, and what makes a record bad."""
+    """The columns of a scan as expressions over a reader's columns, and the conditions for
+    validity.
+    """
 
     columns: tuple[tuple[str, Vector], ...]
     required: tuple[Vector, ...]
@@ -44,7 +46,7 @@ def source_vectors(scan: ScanPlan, source: Source) -> SourceVectors | None:
 
 
 class _Columns:
-    """Columns of a source by name, in any case; computed ones are computed."""
+    """Stored and computed columns of a source by case-insensitive name."""
 
     def __init__(self, source: Source) -> None:
         self.columns = {column.name.lower(): column for column in source.columns}

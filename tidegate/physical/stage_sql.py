@@ -83,7 +83,7 @@ def filters_changes(node: n.Node) -> bool:
 
 
 class SqlWriter:
-    """Prints a plan as one SELECT; `leaf` names the view of a node that is not to be entered.
+    """Prints a plan as one SELECT; `leaf` returns the view of a node that is a leaf.
 
     The columns of a view have the names of the fields, or with `by_id` their ids.
     """
@@ -287,7 +287,7 @@ _LITERAL = re.compile(r"-?\d+L?|'[^'\\]*'|true|false|null", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Guard:
-    """What a stream with on_error = 'dead_letter' puts below all that it computes."""
+    """Detects failing rows below every expression of a stream with on_error = 'dead_letter'."""
 
     stream: str
     types: Types
@@ -468,7 +468,8 @@ class MaskedWriter(SqlWriter):
 
 
 class LastWriter(MaskedWriter):
-    """Prints the stage that feeds sinks: rows that are filtered out go, but for some of them, whose
+    """Prints the stage of sinks. It drops filtered rows except for samples, whose event times are
+    reported.
     time is looked at (`samples`). So the time that is shown is never too late."""
 
     def __init__(
@@ -578,7 +579,7 @@ class PortPlan:
 
 
 class Columns:
-    """Collects the columns of a port; the same SQL is sent once."""
+    """Collects the columns of a port; equal SQL is sent once."""
 
     def __init__(self) -> None:
         self.by_sql: dict[str, str] = {}

@@ -14,7 +14,7 @@ ScanNode = n.Scan | n.SideScan
 
 @dataclass(frozen=True, eq=False)
 class StatefulNode:
-    """A node that keeps state, and the stages that feed its ports."""
+    """A stateful node and the stages of its ports."""
 
     node: n.Node
     inputs: tuple[Stage, ...]
@@ -30,7 +30,7 @@ class StatefulNode:
 
 @dataclass(frozen=True, eq=False)
 class EnrichNode:
-    """A lookup join, and the stage whose rows ask."""
+    """A lookup join and the stage of its input."""
 
     node: n.Join
     input: Stage
@@ -41,7 +41,7 @@ LeafNode = ScanNode | StatefulNode | EnrichNode
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A stateless run: one SQL text over its leaves, which stand in the order of the query."""
+    """A stateless run: one SQL text over its leaves, in the order of the query."""
 
     node: n.Node
     leaves: tuple[LeafNode, ...]
@@ -90,7 +90,7 @@ def all_stateful(stage: Stage) -> Iterator[StatefulNode]:
 
 
 def all_scans(stage: Stage) -> Iterator[ScanNode]:
-    """Every source a plan reads, in the order of the query."""
+    """Return every source that a plan reads, in the order of the query."""
     for leaf in stage.leaves:
         if isinstance(leaf, StatefulNode):
             for below in leaf.inputs:

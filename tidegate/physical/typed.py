@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operands:
-    """Expressions over the columns of some nodes whose types an operator must know."""
+    """Expressions over the columns of some nodes whose types an operator needs."""
 
     nodes: tuple[n.Node, ...]
     sql: tuple[str, ...]
@@ -28,7 +28,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Types:
-    """Spark's name of the type of every column and operand of a plan."""
+    """The type of every column and operand of a plan, by Spark's name."""
 
     by_sql: Mapping[str, str]
 

@@ -62,12 +62,12 @@ _MICROS = {"TIMESTAMP_MICROS": 1, "TIMESTAMP_MILLIS": 1_000, "TIMESTAMP_SECONDS"
 
 
 class Untranslatable(Exception):
-    """Only Spark can compute it."""
+    """Raised for an expression that only Spark can compute."""
 
 
 @dataclass(frozen=True)
 class TypedVector:
-    """An expression with Spark's name of its type."""
+    """An expression with its type by Spark's name."""
 
     vector: Vector
     kind: str
@@ -334,7 +334,7 @@ _HIDDEN = {
 
 @dataclass(frozen=True)
 class _Rows:
-    """The columns of a node as expressions over those of the leaf, and what holds for its rows."""
+    """The columns of a node as expressions over those of the leaf, and its row conditions."""
 
     columns: Mapping[str, TypedVector]
     conditions: tuple[Vector, ...] = ()

@@ -211,7 +211,7 @@ def _field_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Fault:
-    """What Spark says of one expression, its place, and the columns it reads: id to name."""
+    """Spark's error for an expression, its span, and the names of the columns it reads by id."""
 
     error: PySparkException
     span: Span | None

@@ -35,7 +35,7 @@ _Leaves = tuple[LeafPlan, ...]
 
 @dataclass(frozen=True)
 class Suspect:
-    """An expression that may have failed; `sql` gives one row on which it does, as JSON."""
+    """An expression that may have failed; `sql` returns one row on which it does, as JSON."""
 
     # The stream whose query contains it: this one, or one that it reads.
     stream: str
@@ -138,7 +138,7 @@ _SHOWN = 500
 
 @dataclass(frozen=True)
 class FailingRow:
-    """What failed: an expression in the text of a stream, and the row as JSON if it was found."""
+    """The expression that failed, with its stream, and the row as JSON if one was found."""
 
     stream: str
     expression: exp.Expr
@@ -148,7 +148,7 @@ class FailingRow:
 def failing_row(
     context: FrameContext, stream: FramedStream, failed: JobFailed
 ) -> FailingRow | None:
-    """Look for what failed; None where Spark does not tell."""
+    """Find the failed expression and a row; None if Spark's error does not identify it."""
     fragment = _fragment(failed.error)
     candidates = list(suspects(stream.plan, fragment)) if fragment is not None else []
     for suspect in candidates:

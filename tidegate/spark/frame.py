@@ -72,7 +72,7 @@ _HIDDEN = (ORIGIN, EVENT_TIME, SELECTED, CONTROL)
 
 @dataclass(frozen=True)
 class FramedSink:
-    """A sink that is open, and which rows of the stream it takes."""
+    """An open sink and the rows of the stream that it takes."""
 
     name: str
     sink: SinkConnector
@@ -81,7 +81,7 @@ class FramedSink:
 
 @dataclass(frozen=True)
 class FramedStream:
-    """A stream as its frame needs it."""
+    """A stream with its sinks and readers, for building the frame."""
 
     plan: PhysicalPlan
     keys: Mapping[int, str]
@@ -103,7 +103,7 @@ class FramedStream:
 
 @dataclass(frozen=True)
 class FrameContext:
-    """What all streams of a pipeline share."""
+    """The state that all streams of a pipeline share."""
 
     spark: SparkSession
     sources: Mapping[str, SourceConnector]
@@ -141,7 +141,7 @@ class FrameContext:
 
 @dataclass(frozen=True)
 class PipelineFrame:
-    """A frame whose rows are notes, and what of it is kept while it runs."""
+    """A frame whose rows are task reports, and the frames that are cached while it runs."""
 
     reports: DataFrame
     shared: Sequence[DataFrame]
@@ -220,13 +220,13 @@ def _read_stream(context: FrameContext, stream: FramedStream) -> ReadStream | No
 
 
 def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> SplitReader | None:
-    """Reads what all of these scans want of a source."""
+    """Return the reader for the columns of all these scans."""
     opened = context.sources[scans[0].range_key[1]]
     return opened.direct(merged([scan.read for scan in scans]))
 
 
 def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
-    """Run a frame once more and return its notes; its plan is analysed already."""
+    """Run a frame again and return its reports; its plan is already analyzed."""
     spark.sparkContext.setJobDescription(description)
     # Spark's own shuffles have as many partitions as there are tasks, not 200.
     spark.conf.set("spark.sql.shuffle.partitions", str(frame.tasks))

@@ -55,7 +55,7 @@ _HIDDEN = (ORIGIN, EVENT_TIME, SELECTED, CONTROL, NOW, *ARRIVAL)
 
 @dataclass(frozen=True)
 class LoweringContext:
-    """What lowering needs of the pipeline."""
+    """The parts of a pipeline that lowering needs."""
 
     spark: SparkSession
     # Returns the rows of a scan and attributes them to streams.
@@ -148,7 +148,7 @@ def read_ports(
 
 
 class _Lowering:
-    """Makes a view of each leaf of a stage, bottom up."""
+    """Creates a view of each leaf of a stage, bottom up."""
 
     def __init__(self, plan: PhysicalPlan, context: LoweringContext) -> None:
         self.plan = plan

@@ -40,7 +40,7 @@ _BLOB_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class SharedOperator:
-    """One operator of several streams: its number in ticks, its names in manifests."""
+    """One operator of several streams: its origin number and its names in manifests."""
 
     id: int
     keys: tuple[str, ...]
@@ -134,7 +134,7 @@ def _scans_below(
 
 @dataclass(frozen=True)
 class SharedScan:
-    """How several scans read a source: with the order of the first, all their columns, a note for
+    """One read for several scans: the splits of the first, and the columns of all.
     the stream of each."""
 
     leader: str

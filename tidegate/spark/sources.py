@@ -190,7 +190,7 @@ def _if_there(frame: DataFrame, column: str, name: str, kind: str) -> str:
 
 @dataclass(frozen=True)
 class _BadCase:
-    """A condition that is never NULL, and SQL for what to say of a row that meets it."""
+    """A condition that is never NULL, and the SQL of the reason for rows that meet it."""
 
     test: str
     reason: str

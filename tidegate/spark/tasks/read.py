@@ -64,7 +64,7 @@ Judged = tuple[pa.Array, pa.Array | None]
 
 @dataclass(frozen=True)
 class DirectScan:
-    """How tasks read a source for a stream; `columns` are those of the scan."""
+    """A source that tasks read directly for a stream; `columns` are those of the scan."""
 
     read: Read
     reader: SplitReader

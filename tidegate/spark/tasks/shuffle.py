@@ -53,7 +53,7 @@ BYTES_TO_SEND = 64 << 20
 
 @dataclass(frozen=True)
 class ShuffleSpec:
-    """How the rows of one port are packed.
+    """The shuffle write of one port.
 
     `columns` pairs the operator's names with those of the stage, which holds equal arguments once.
     `delays` are the microseconds the watermark of each origin stays behind; `sources` are those

@@ -39,7 +39,7 @@ class StagedSink:
 
 @dataclass(frozen=True)
 class StagingSpec:
-    """The end of a stream."""
+    """The sinks at the end of a stream."""
 
     stream: str
     sinks: tuple[StagedSink, ...]

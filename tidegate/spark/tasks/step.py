@@ -109,7 +109,7 @@ def stepper(spec: GivesRows, epoch_specs: EpochSpecStore) -> Callable[[Batches],
 
 
 class StepTask:
-    """The step of one task: some key groups, one state file."""
+    """One task of an operator: some key groups and one state file."""
 
     def __init__(self, spec: StepSpec, epoch_spec: EpochSpec) -> None:
         self.spec = spec
