@@ -181,8 +181,10 @@ SUMS = (
     "sum(price) OVER (PARTITION BY auction ORDER BY PROCTIME() "
     "ROWS BETWEEN 9 PRECEDING AND CURRENT ROW"
 )
-FOUND = "found IS NOT NULL"
-ASKED = "FROM bids LEFT JOIN (SELECT DISTINCT auction AS found FROM asks) ON auction = found"
+HAS_MATCH = "match_k IS NOT NULL"
+LEFT_JOIN = (
+    "FROM bids LEFT JOIN (SELECT DISTINCT auction AS match_k FROM asks) ON auction = match_k"
+)
 
 
 def beside(value: str, table: str = "bids") -> str:
@@ -334,10 +336,13 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
                 "price - (SELECT min(price) FROM asks)) AS t FROM bids",
                 f"price - m) AS t {beside('min(price)')}",
             ),
-            ("auction IN (SELECT auction FROM asks)) AS t FROM bids", f"{FOUND}) AS t {ASKED}"),
+            (
+                "auction IN (SELECT auction FROM asks)) AS t FROM bids",
+                f"{HAS_MATCH}) AS t {LEFT_JOIN}",
+            ),
             (
                 "EXISTS (SELECT 1 FROM asks AS a WHERE a.auction = b.auction)) AS t FROM bids AS b",
-                f"{FOUND}) AS t {ASKED}",
+                f"{HAS_MATCH}) AS t {LEFT_JOIN}",
             ),
             (
                 "FROM bids GROUP BY channel HAVING sum(price - (SELECT avg(price) FROM asks))",

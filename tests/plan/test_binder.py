@@ -78,14 +78,14 @@ def test_a_cte_hides_a_source_from_all_but_itself() -> None:
 @pytest.mark.parametrize(
     ("query", "code", "message"),
     [
-        ("SELECT nope FROM bids", "TG-301", "there is no column nope"),
+        ("SELECT nope FROM bids", "TG-301", "column nope does not exist"),
         ("SELECT b.nope FROM bids AS b", "TG-301", "b has no column nope"),
-        ("SELECT bids.price FROM bids AS b", "TG-301", "there is no column bids.price"),
-        ("SELECT p FROM bids WHERE p > 1", "TG-301", "there is no column p"),
-        ("SELECT a.* FROM bids AS b", "TG-301", "a.*: there is no table a"),
+        ("SELECT bids.price FROM bids AS b", "TG-301", "column bids.price does not exist"),
+        ("SELECT p FROM bids WHERE p > 1", "TG-301", "column p does not exist"),
+        ("SELECT a.* FROM bids AS b", "TG-301", "a.*: table a does not exist"),
         (f"SELECT price FROM bids AS b JOIN asks AS a ON {SOON}", "TG-302", "of b or of a"),
         ("SELECT a.x FROM bids AS b ANTI JOIN asks AS a ON a.ts = b.ts", "TG-301", "column a.x"),
-        ("SELECT x FROM (SELECT price FROM bids)", "TG-301", "there is no column x"),
+        ("SELECT x FROM (SELECT price FROM bids)", "TG-301", "column x does not exist"),
         (
             "WITH x AS (SELECT * FROM y), y AS (SELECT k FROM plain) SELECT k FROM x",
             "TG-201",
@@ -129,7 +129,7 @@ def test_over_in_a_subquery_of_a_column_is_computed_once() -> None:
 
 def test_a_query_reports_all_its_unknown_names() -> None:
     errors = rejected("SELECT u FROM bids WHERE v = 1 GROUP BY w HAVING x > 1 ORDER BY y")
-    assert [error.message[-1] for error in errors] == ["u", "v", "w", "x", "y"]
+    assert [error.message.split()[1] for error in errors] == ["u", "v", "w", "x", "y"]
 
 
 def test_later_columns_may_use_earlier_aliases_and_keep_their_meaning() -> None:

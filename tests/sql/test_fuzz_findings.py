@@ -55,12 +55,15 @@ def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
 @pytest.mark.parametrize(
     ("query", "needle"),
     [
-        ("SELECT * EXCEPT (info.a) FROM bids", "* EXCEPT of a field"),
+        ("SELECT * EXCEPT (info.a) FROM bids", "* EXCEPT cannot exclude a field"),
         ("SELECT uuid() AS u, u AS v FROM bids", "u is random"),
-        ("SELECT posexplode(tags) AS t FROM bids", "must be a column of its own"),
-        ("SELECT explode(tags) AS t, explode(tags) AS u FROM bids", "must be a column of its own"),
-        ("SELECT upper(explode(tags)) AS t FROM bids", "must be a column of its own"),
-        ("SELECT explode(tags) AS t, sum(price) OVER (ORDER BY ts) AS p FROM bids", "without OVER"),
+        ("SELECT posexplode(tags) AS t FROM bids", "must be an entire column"),
+        ("SELECT explode(tags) AS t, explode(tags) AS u FROM bids", "must be an entire column"),
+        ("SELECT upper(explode(tags)) AS t FROM bids", "must be an entire column"),
+        (
+            "SELECT explode(tags) AS t, sum(price) OVER (ORDER BY ts) AS p FROM bids",
+            "cannot be combined with OVER",
+        ),
         ("SELECT price FROM bids LATERAL VIEW explode(tags) v AS price", "could be a column of"),
     ],
 )

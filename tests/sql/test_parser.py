@@ -363,7 +363,7 @@ def test_words_of_ours_are_names_elsewhere() -> None:
             "expected the name of the source, found 1",
             "1",
         ),
-        ("CREATE SOURCE a.b WITH (a = 1)", "a.b: names have no schema in front", "."),
+        ("CREATE SOURCE a.b WITH (a = 1)", "a.b: names have no schema", "."),
         (
             "CREATE SOURCE s (k BIGINT WITH (a = 1)",
             "BIGINT WITH (a = 1) is not a type",

@@ -301,7 +301,7 @@ def test_errors_are_one_line() -> None:
     outcome = run_case(case(add(1), ExpectAll(())), bug)
     assert outcome.reason == "internal error: ValueError: a bug"
     rejected = run_case(case(query="SELECT a, b FROM t", expected_rows=()), broken)
-    assert rejected.reason == "TG-301: there is no column a (and 1 more)"
+    assert rejected.reason == "TG-301: column a does not exist (and 1 more)"
 
 
 def test_skipped_cases_do_not_run() -> None:

@@ -41,7 +41,7 @@ class LateStream:
 
 
 def late_stream(plan: n.Node) -> LateStream:
-    """Return the late stream of a query; without inputs no row of the query can be late."""
+    """Return the late stream of a query. Without inputs, no row of the query can be late."""
     inputs: list[LateInput] = []
     _collect(plan, None, inputs)
     if len(inputs) == 1:
@@ -65,7 +65,7 @@ def late_row_streams(stream: Stream) -> list[SideStream]:
         return []
     late = late_stream(stream.plan)
     if not late.inputs or late.clashes:
-        # The validator reports this. If it is off, there is no late stream.
+        # The validator reports this. If it is off, the late stream is not created.
         return []
     columns = tuple(Column(item.name, item.type) for item in late.columns)
     inputs = (item.operator.inputs[item.port] for item in late.inputs)

@@ -95,7 +95,7 @@ def read_name(cursor: Cursor, what: str) -> tuple[str, Span]:
     name, span = cursor.name(what)
     if cursor.peek() == ".":
         raise cursor.error(
-            f"{name}.{cursor.peek(1)}: names have no schema in front", f"write {cursor.peek(1)}."
+            f"{name}.{cursor.peek(1)}: names have no schema", f"write {cursor.peek(1)}."
         )
     return name, span
 

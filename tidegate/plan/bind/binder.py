@@ -1,4 +1,4 @@
-"""A query and the catalog to a logical plan."""
+"""The entry point of binding: queries, common table expressions and set operations."""
 
 from __future__ import annotations
 
@@ -9,47 +9,53 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
 from tidegate.plan.bind.scope import Context, Relation, Scope, column
-from tidegate.plan.bind.select import SelectBinder, limited
+from tidegate.plan.bind.select import SelectBinder, apply_limit
 from tidegate.plan.bind.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
 from tidegate.sql.statements import EmitClause, EmitMode, Query
 
-# ---- INTERSECT and EXCEPT: how often each row is in each of the queries decides how often it comes.
+# ---- INTERSECT and EXCEPT, by counting how often each row occurs in each of the queries
 
-# The column that says which query a row is of.
-CONTROL = "_side"
+# The column with the number of the query that a row comes from.
+MEMBER_COLUMN = "_side"
 
 
-def has_bound(node: n.SetOperation) -> bool:
-    """Whether rows are forgotten some day."""
+def has_bounded_state(node: n.SetOperation) -> bool:
+    """Return whether rows are dropped from the state at some point."""
     closes = any(item.closed_by_watermark for item in node.fields)
     return closes or node.ttl_us is not None or node.bounded
 
 
-def by_counting(context: Context, node: n.SetOperation) -> n.Node:
-    """The same as an aggregate over the rows of all queries."""
-    side = n.Field(context.fresh(CONTROL), CONTROL, "INT", nullable=False)
-    members = tuple(_numbered(context, member, i) for i, member in enumerate(node.members))
+def count_members(context: Context, node: n.SetOperation) -> n.Node:
+    """Plan INTERSECT or EXCEPT as an aggregate over the union of all members.
+
+    The aggregate counts how often each row occurs in each member; a filter selects the rows of the
+    result, and ALL repeats them.
+    """
+    member_field = n.Field(context.new_id(MEMBER_COLUMN), MEMBER_COLUMN, "INT", nullable=False)
+    members = tuple(
+        _with_member_number(context, member, i) for i, member in enumerate(node.members)
+    )
     rows = n.SetOperation(
-        (*node.fields, side), members=members, operation="UNION", all=True, span=node.span
+        (*node.fields, member_field), members=members, operation="UNION", all=True, span=node.span
     )
     counts = tuple(
-        n.Field(context.fresh("rows"), "rows", "BIGINT", nullable=False) for _ in members
+        n.Field(context.new_id("rows"), "rows", "BIGINT", nullable=False) for _ in members
     )
-    counted = n.Aggregate(
+    aggregate = n.Aggregate(
         (*node.fields, *counts),
         input=rows,
         keys=tuple(column(item) for item in node.fields),
-        aggregates=tuple(_count(side, place) for place, _ in enumerate(members)),
+        aggregates=tuple(_count_of_member(member_field, index) for index, _ in enumerate(members)),
         window=next((item.window for item in node.fields if item.window is not None), None),
-        emit=_emit(context, node),
+        emit=_emit_clause(context, node),
         ttl_us=node.ttl_us,
         span=node.span,
     )
-    wanted = n.Filter(
-        counted.fields, input=counted, condition=_condition(node, counts), span=node.span
+    filtered = n.Filter(
+        aggregate.fields, input=aggregate, condition=_has_copies(node, counts), span=node.span
     )
-    result = _repeated(context, node, wanted, counts) if node.all else wanted
+    result = _repeat_rows(context, node, filtered, counts) if node.all else filtered
     return n.Project(
         node.fields,
         input=result,
@@ -58,78 +64,80 @@ def by_counting(context: Context, node: n.SetOperation) -> n.Node:
     )
 
 
-def _numbered(context: Context, member: n.Node, place: int) -> n.Node:
-    side = n.Field(context.fresh(CONTROL), CONTROL, "INT", nullable=False)
-    expressions = (*(column(item) for item in member.fields), exp.Literal.number(place))
-    return n.Project((*member.fields, side), input=member, expressions=expressions)
+def _with_member_number(context: Context, member: n.Node, index: int) -> n.Node:
+    member_field = n.Field(context.new_id(MEMBER_COLUMN), MEMBER_COLUMN, "INT", nullable=False)
+    expressions = (*(column(item) for item in member.fields), exp.Literal.number(index))
+    return n.Project((*member.fields, member_field), input=member, expressions=expressions)
 
 
-def _count(side: n.Field, place: int) -> exp.Expr:
-    same = exp.EQ(this=column(side), expression=exp.Literal.number(place))
-    return exp.Anonymous(this="COUNT_IF", expressions=[same])
+def _count_of_member(member_field: n.Field, index: int) -> exp.Expr:
+    is_member = exp.EQ(this=column(member_field), expression=exp.Literal.number(index))
+    return exp.Anonymous(this="COUNT_IF", expressions=[is_member])
 
 
-def _emit(context: Context, node: n.SetOperation) -> EmitClause | None:
-    """Without a time that makes rows final, they come as changes."""
-    final = any(item.closed_by_watermark for item in node.fields) or node.bounded
-    if context.emit is not None or final:
+def _emit_clause(context: Context, node: n.SetOperation) -> EmitClause | None:
+    """Return the EMIT clause of the aggregate: CHANGES if no time makes rows final."""
+    is_final = any(item.closed_by_watermark for item in node.fields) or node.bounded
+    if context.emit is not None or is_final:
         return context.emit
-    return EmitClause(EmitMode.CHANGES, node.span or context.fallback)
+    return EmitClause(EmitMode.CHANGES, node.span or context.default_span)
 
 
-def _condition(node: n.SetOperation, counts: tuple[n.Field, ...]) -> exp.Expr:
-    """Whether a row comes at all."""
+def _has_copies(node: n.SetOperation, counts: tuple[n.Field, ...]) -> exp.Expr:
+    """Return the condition under which a row is in the result."""
     zero = exp.Literal.number(0)
     if node.all:
-        return exp.GT(this=_times(node, counts), expression=zero)
+        return exp.GT(this=_copies(node, counts), expression=zero)
     first, *others = counts
-    kind = exp.GT if node.operation == "INTERSECT" else exp.EQ
-    rest = [kind(this=column(item), expression=zero.copy()) for item in others]
-    return exp.and_(exp.GT(this=column(first), expression=zero), *rest)
+    comparison = exp.GT if node.operation == "INTERSECT" else exp.EQ
+    conditions = [comparison(this=column(item), expression=zero.copy()) for item in others]
+    return exp.and_(exp.GT(this=column(first), expression=zero), *conditions)
 
 
-def _times(node: n.SetOperation, counts: tuple[n.Field, ...]) -> exp.Expr:
-    """How often a row comes with ALL."""
+def _copies(node: n.SetOperation, counts: tuple[n.Field, ...]) -> exp.Expr:
+    """Return how often a row is in the result of an operation with ALL."""
     if node.operation == "INTERSECT":
         return exp.Anonymous(this="LEAST", expressions=[column(item) for item in counts])
-    times: exp.Expr = column(counts[0])
+    copies: exp.Expr = column(counts[0])
     for item in counts[1:]:
-        times = exp.Sub(this=times, expression=column(item))
-    return times
+        copies = exp.Sub(this=copies, expression=column(item))
+    return copies
 
 
-def _repeated(
+def _repeat_rows(
     context: Context, node: n.SetOperation, rows: n.Node, counts: tuple[n.Field, ...]
 ) -> n.Node:
-    copy = n.Field(context.fresh("copy"), "copy", "BOOLEAN")
-    times = exp.cast(exp.Paren(this=_times(node, counts)), "INT")
-    repeated = exp.Anonymous(this="ARRAY_REPEAT", expressions=[exp.true(), times])
+    copy_field = n.Field(context.new_id("copy"), "copy", "BOOLEAN")
+    copies = exp.cast(exp.Paren(this=_copies(node, counts)), "INT")
+    repeated = exp.Anonymous(this="ARRAY_REPEAT", expressions=[exp.true(), copies])
     return n.Explode(
-        (*rows.fields, copy),
+        (*rows.fields, copy_field),
         input=rows,
         generator=exp.Anonymous(this="EXPLODE", expressions=[repeated]),
-        generated=(copy.id,),
+        generated=(copy_field.id,),
         span=node.span,
     )
 
+
+# ---- Queries
 
 _OPERATIONS = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
 
 
 def bind(query: Query, context: Context) -> n.Node | None:
-    """The plan of a query, or None when `context.errors` says why there is none."""
+    """Return the plan of a query, or None if it has errors, which are in `context.errors`."""
     try:
         bound = bind_query(query.tree, context, {}, None)
     except BrokenReference:
         return None
-    _unique_names(context, query, bound)
+    _check_unique_names(context, query, bound)
     if context.errors:
         return None
     return n.Emit(bound.fields, input=bound, clause=query.emit, span=query.span)
 
 
 def bind_query(tree: exp.Expr, context: Context, ctes: Ctes, parent: Scope | None) -> n.Node:
-    """A SELECT or a set operation, with the CTEs in front of it."""
+    """Bind a SELECT or a set operation with its common table expressions."""
     ctes = _visible_ctes(tree, context, ctes)
     if isinstance(tree, exp.Subquery):
         inner = bind_query(tree.this, context, ctes, parent)
@@ -151,7 +159,7 @@ def _visible_ctes(tree: exp.Expr, context: Context, ctes: Ctes) -> Ctes:
             "TG-103",
             "recursive queries are not supported on streams",
             clause,
-            "remove RECURSIVE, and let each query read those before it.",
+            "remove RECURSIVE. A common table expression can read the ones before it.",
         )
     visible = dict(ctes)
     for cte in clause.expressions:
@@ -159,29 +167,31 @@ def _visible_ctes(tree: exp.Expr, context: Context, ctes: Ctes) -> Ctes:
     return visible
 
 
-def _members(tree: exp.Expr, kind: type[exp.Expr], distinct: bool) -> list[exp.Expr]:
-    """a UNION ALL b UNION ALL c as one list."""
+def _flatten(tree: exp.Expr, kind: type[exp.Expr], distinct: bool) -> list[exp.Expr]:
+    """Return the operands of a UNION ALL b UNION ALL c as one list."""
     inner = tree
-    while isinstance(inner, exp.Subquery) and not inner.alias and not _ordered(inner):
+    while isinstance(inner, exp.Subquery) and not inner.alias and not _is_ordered(inner):
         inner = inner.this
     if (
         isinstance(inner, exp.SetOperation)
         and type(inner) is kind
         and bool(inner.args.get("distinct")) is distinct
         and not inner.args.get("with_")
-        and not _ordered(inner)
+        and not _is_ordered(inner)
     ):
-        return _sides(inner, kind, distinct)
+        return _flatten_operation(inner, kind, distinct)
     return [tree]
 
 
-def _sides(tree: exp.SetOperation, kind: type[exp.Expr], distinct: bool) -> list[exp.Expr]:
-    # a EXCEPT (b EXCEPT c) is not a EXCEPT b EXCEPT c; and the common type of a UNION (b UNION c)
-    # is found for b and c first.
-    return [*_members(tree.this, kind, distinct), tree.expression]
+def _flatten_operation(
+    tree: exp.SetOperation, kind: type[exp.Expr], distinct: bool
+) -> list[exp.Expr]:
+    # The right operand is not flattened: EXCEPT is not associative, and in a UNION (b UNION c) the
+    # common type of b and c is determined first.
+    return [*_flatten(tree.this, kind, distinct), tree.expression]
 
 
-def _ordered(tree: exp.Expr) -> bool:
+def _is_ordered(tree: exp.Expr) -> bool:
     return any(tree.args.get(key) is not None for key in ("order", "limit", "offset"))
 
 
@@ -197,7 +207,7 @@ def _set_operation(
             tree,
             "select the columns in the same order, and use UNION ALL.",
         )
-    trees = _sides(tree, kind, distinct)
+    trees = _flatten_operation(tree, kind, distinct)
     members = [bind_query(member, context, ctes, parent) for member in trees]
     first = members[0]
     for member, source in zip(members[1:], trees[1:], strict=True):
@@ -210,7 +220,7 @@ def _set_operation(
                 "select the same number of columns in each.",
             )
             return first
-    fields = tuple(_union_field(context, members, index) for index in range(len(first.fields)))
+    fields = tuple(_merge_fields(context, members, index) for index in range(len(first.fields)))
     operation = n.SetOperation(
         fields,
         members=tuple(members),
@@ -219,47 +229,49 @@ def _set_operation(
         ttl_us=context.ttl_us,
         span=own_span(tree),
     )
-    counts = operation.operation != "UNION" and has_bound(operation)
-    node = by_counting(context, operation) if counts else operation
+    counts = operation.operation != "UNION" and has_bounded_state(operation)
+    node = count_members(context, operation) if counts else operation
     return _order_and_limit(tree, context, node)
 
 
-def _union_field(context: Context, members: list[n.Node], index: int) -> n.Field:
-    """A column of a union means time only if it does so in all members."""
+def _merge_fields(context: Context, members: list[n.Node], index: int) -> n.Field:
+    """Return a column of a set operation, with a role only if all members have that role."""
     columns = [member.fields[index] for member in members]
     first = columns[0]
-    same = all(item.role is first.role and item.window == first.window for item in columns)
-    timed = same or _only_times(members, columns)
+    same_role = all(item.role is first.role and item.window == first.window for item in columns)
+    keeps_role = same_role or _have_one_event_time(members, columns)
     return replace(
         first,
-        id=context.fresh(first.name),
-        role=first.role if timed else n.Role.PLAIN,
-        window=first.window if same else None,
+        id=context.new_id(first.name),
+        role=first.role if keeps_role else n.Role.PLAIN,
+        window=first.window if same_role else None,
         volatile=any(item.volatile for item in columns),
         nullable=any(item.nullable for item in columns),
         type=first.type if len({item.type for item in columns}) == 1 else None,
     )
 
 
-def _only_times(members: list[n.Node], columns: list[n.Field]) -> bool:
-    """Whether they are event times, though of different windows, and rows have no other one."""
-    times = all(item.role is n.Role.TIME and item.is_event_time for item in columns)
-    others = (item for member in members for item in member.fields if item not in columns)
-    return times and all(item.role is n.Role.PLAIN for item in others)
+def _have_one_event_time(members: list[n.Node], columns: list[n.Field]) -> bool:
+    """Return whether columns are the only event time of each member, of any window."""
+    all_times = all(item.role is n.Role.TIME and item.is_event_time for item in columns)
+    other_fields = (item for member in members for item in member.fields if item not in columns)
+    return all_times and all(item.role is n.Role.PLAIN for item in other_fields)
 
 
 def _order_and_limit(tree: exp.Expr, context: Context, node: n.Node) -> n.Node:
-    """ORDER BY and LIMIT of a set operation, over its own columns."""
+    """Bind ORDER BY and LIMIT of a set operation over its own columns."""
     resolver = Resolver(context, Scope([Relation(None, node.fields)]))
     order = tree.args.get("order")
     if order is not None:
-        keys = tuple(resolver.resolve(_positioned(key, node, context)) for key in order.expressions)
+        keys = tuple(
+            resolver.resolve(_resolve_position(key, node, context)) for key in order.expressions
+        )
         node = n.Sort(node.fields, input=node, order=keys, span=own_span(order))
-    return limited(context, tree, node)
+    return apply_limit(context, tree, node)
 
 
-def _positioned(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:
-    """ORDER BY 2 means the second column."""
+def _resolve_position(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:
+    """Replace a position in ORDER BY by its column."""
     target = key.this if isinstance(key, exp.Ordered) else key
     if not isinstance(target, exp.Literal) or not target.is_int:
         return key
@@ -267,24 +279,21 @@ def _positioned(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:
         hint = f"there are {len(node.fields)} columns."
         context.report("TG-301", f"ORDER BY {target.name}: no such column", key, hint)
         return key
-    named = exp.column(exp.to_identifier(node.fields[int(target.name) - 1].name, quoted=True))
-    ordered = key.copy() if isinstance(key, exp.Ordered) else exp.Ordered(this=named)
-    ordered.set("this", named)
+    reference = exp.column(exp.to_identifier(node.fields[int(target.name) - 1].name, quoted=True))
+    ordered = key.copy() if isinstance(key, exp.Ordered) else exp.Ordered(this=reference)
+    ordered.set("this", reference)
     return ordered
 
 
-def _unique_names(context: Context, query: Query, node: n.Node) -> None:
-    """The columns of a stream need names that differ."""
+def _check_unique_names(context: Context, query: Query, node: n.Node) -> None:
+    """Report columns of a stream with the same name."""
     names = [item.name for item in node.fields if item.name != "?"]
     lower = [name.lower() for name in names]
-    twice = [name for index, name in enumerate(names) if name.lower() in lower[:index]]
-    if twice:
+    duplicates = [name for index, name in enumerate(names) if name.lower() in lower[:index]]
+    if duplicates:
         context.report(
             "TG-308",
-            f"two columns of the result are named {', '.join(dict.fromkeys(twice))}",
+            f"two columns of the result are named {', '.join(dict.fromkeys(duplicates))}",
             query.tree,
-            f"rename one: {twice[0]} AS {twice[0]}_2.",
+            f"rename one: {duplicates[0]} AS {duplicates[0]}_2.",
         )
-
-
-__all__ = ["bind", "bind_query", "column"]

@@ -1,7 +1,8 @@
-"""Calls of functions of the user's own: what they stand for is written in their place.
+"""User-defined functions: their calls are inlined.
 
-An expression of SQL becomes part of the query, so that all that holds for expressions holds for it.
-A function of Python stays a call, by the name under which Spark knows it.
+The expression of an SQL function becomes part of the query, so all rules for expressions apply to
+it. A Python function remains a call, by the name under which Spark has registered it. The module
+also normalizes special syntax of built-in functions.
 """
 
 from __future__ import annotations
@@ -14,84 +15,90 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import DIALECT, own_span
 from tidegate.types import Span
 
-# Marks what a call was written out to; the name of the function.
+# The metadata key of an inlined call, for the name of the function.
 CALLED_FUNCTION = "called"
 
-Wrong = tuple[str, str, exp.Expr | Span | None, str]
+Problem = tuple[str, str, exp.Expr | Span | None, str]
 
 
-def misused(call: exp.Anonymous, function: Function, arguments: list[exp.Expr]) -> Wrong | None:
-    """What is wrong with a call: code, message, place and hint."""
-    taken, given = len(function.parameters), len(arguments)
+def find_misuse(
+    call: exp.Anonymous, function: Function, arguments: list[exp.Expr]
+) -> Problem | None:
+    """Return the code, message, location and hint for an invalid call; None if it is valid."""
+    expected, count = len(function.parameters), len(arguments)
     hint = f"it is declared as {function.signature}."
-    odd = (exp.Star, exp.Distinct, exp.Kwarg, exp.PropertyEQ, exp.Alias)
+    unsupported = (exp.Star, exp.Distinct, exp.Kwarg, exp.PropertyEQ, exp.Alias)
     for argument in arguments:
-        if isinstance(argument, odd):
+        if isinstance(argument, unsupported):
             message = f"{function.name} takes values, one for each parameter"
             return "TG-314", message, call, hint
-    if taken != given:
-        arguments_ = "1 argument" if taken == 1 else f"{taken} arguments"
-        message = f"{function.name} takes {arguments_}, and {given} {'is' if given == 1 else 'are'}"
+    if expected != count:
+        argument_text = "1 argument" if expected == 1 else f"{expected} arguments"
+        message = (
+            f"{function.name} takes {argument_text}, but {count} {'was' if count == 1 else 'were'}"
+        )
         return "TG-314", f"{message} given", call, hint
     for parameter, argument in zip(function.parameters, arguments, strict=True):
         if ex.is_random(argument) and _is_repeated(function, parameter):
             message = (
-                f"the argument {parameter.name} of {function.name} is random, and would be drawn "
-                "again where it is used again"
+                f"the argument {parameter.name} of {function.name} is random, and {function.name} "
+                "uses it more than once: each use would have another value"
             )
             return "TG-103", message, call, "compute it in a subquery: FROM (SELECT …, … AS r …)."
     return None
 
 
 def _is_repeated(function: Function, parameter: Parameter) -> bool:
-    """Whether an expression uses a parameter several times: in a lambda, for every element."""
+    """Return whether a function evaluates a parameter several times, also in a lambda."""
     if function.body is None:
         return False
-    uses = [part for part in function.body.find_all(exp.Column) if _is(part, parameter)]
+    uses = [part for part in function.body.find_all(exp.Column) if _refers_to(part, parameter)]
     return len(uses) > 1 or any(part.find_ancestor(exp.Lambda) for part in uses)
 
 
-def _is(part: exp.Column, parameter: Parameter) -> bool:
+def _refers_to(part: exp.Column, parameter: Parameter) -> bool:
     return bool(part.name.lower() == parameter.name.lower())
 
 
-def written_out(call: exp.Anonymous, function: Function, arguments: list[exp.Expr]) -> exp.Expr:
-    """The expression that a call stands for; arguments and result have the declared types."""
-    cast = {
+def inline_call(call: exp.Anonymous, function: Function, arguments: list[exp.Expr]) -> exp.Expr:
+    """Return the expression of a call; arguments and result have the declared types."""
+    arguments_by_name = {
         parameter.name.lower(): _cast(argument, parameter.type)
         for parameter, argument in zip(function.parameters, arguments, strict=True)
     }
     span = own_span(call)
     if function.body is None:
-        made: exp.Expr = exp.Anonymous(this=function.registered, expressions=list(cast.values()))
+        result: exp.Expr = exp.Anonymous(
+            this=function.registered, expressions=list(arguments_by_name.values())
+        )
     else:
-        body = _placed(function.body.copy(), span)
-        _keep_apart(body, arguments)
-        whole = exp.Paren(this=body)
-        for part in list(whole.find_all(exp.Column)):
-            part.replace(cast[part.name.lower()].copy())
-        made = whole if function.returns is None else _cast(whole.this, function.returns)
+        body = _relocate(function.body.copy(), span)
+        _rename_captured_parameters(body, arguments)
+        enclosed = exp.Paren(this=body)
+        for part in list(enclosed.find_all(exp.Column)):
+            part.replace(arguments_by_name[part.name.lower()].copy())
+        result = enclosed if function.returns is None else _cast(enclosed.this, function.returns)
     if span is not None:
-        made.meta["span"] = (span.start, span.end)
-    made.meta[CALLED_FUNCTION] = function.name
-    return made
+        result.meta["span"] = (span.start, span.end)
+    result.meta[CALLED_FUNCTION] = function.name
+    return result
 
 
-def _cast(tree: exp.Expr, kind: str | None) -> exp.Expr:
-    if kind is None:
+def _cast(tree: exp.Expr, type_name: str | None) -> exp.Expr:
+    if type_name is None:
         return tree
-    to = exp.DataType.build(kind, dialect=DIALECT)
+    to = exp.DataType.build(type_name, dialect=DIALECT)
     if type(tree) is exp.Cast and tree.to == to:
         return tree
-    made = exp.Cast(this=tree, to=to)
+    cast = exp.Cast(this=tree, to=to)
     span = own_span(tree)
     if span is not None:
-        made.meta["span"] = (span.start, span.end)
-    return made
+        cast.meta["span"] = (span.start, span.end)
+    return cast
 
 
-def _placed(body: exp.Expr, span: Span | None) -> exp.Expr:
-    """The body as if it stood where it is called: its own text may be another one."""
+def _relocate(body: exp.Expr, span: Span | None) -> exp.Expr:
+    """Set the location of all parts of a body to that of the call: its text may be another one."""
     for part in body.walk():
         for key in ("start", "end", "line", "col", "span"):
             part.meta.pop(key, None)
@@ -100,24 +107,26 @@ def _placed(body: exp.Expr, span: Span | None) -> exp.Expr:
     return body
 
 
-def _keep_apart(body: exp.Expr, arguments: list[exp.Expr]) -> None:
-    """Parameters of lambdas in the body get other names than what the arguments speak of."""
-    names = {part.name.lower() for tree in arguments for part in tree.find_all(exp.Identifier)}
-    used = names | {part.name.lower() for part in body.find_all(exp.Identifier)}
-    for found in list(body.find_all(exp.Lambda)):
-        for parameter in list(found.expressions):
+def _rename_captured_parameters(body: exp.Expr, arguments: list[exp.Expr]) -> None:
+    """Rename lambda parameters of a body that would capture names in the arguments."""
+    argument_names = {
+        part.name.lower() for tree in arguments for part in tree.find_all(exp.Identifier)
+    }
+    used_names = argument_names | {part.name.lower() for part in body.find_all(exp.Identifier)}
+    for lambda_ in list(body.find_all(exp.Lambda)):
+        for parameter in list(lambda_.expressions):
             old = new = parameter.name.lower()
-            if old not in names:
+            if old not in argument_names:
                 continue
-            while new in used:
+            while new in used_names:
                 new += "_"
-            used.add(new)
-            rename_parameter(found.this, old, new)
+            used_names.add(new)
+            rename_parameter(lambda_.this, old, new)
             parameter.replace(exp.to_identifier(new, quoted=True))
 
 
 def rename_parameter(tree: exp.Expr, old: str, new: str) -> None:
-    """Rename a parameter in the body of its lambda, but not where another one hides it."""
+    """Rename a parameter in the body of its lambda, except where an inner lambda hides it."""
     if isinstance(tree, exp.Lambda) and old in {part.name.lower() for part in tree.expressions}:
         return
     if isinstance(tree, exp.Identifier):
@@ -133,53 +142,53 @@ def rename_parameter(tree: exp.Expr, old: str, new: str) -> None:
             rename_parameter(child, old, new)
 
 
-# ---- Calls that are written in a way of their own, as plain ones.
+# ---- Special syntax of built-in functions
 
-# Marks an ORDER BY that begins with the row that came last.
+# The metadata key of an ORDER BY that starts with the last row to arrive.
 NEWEST_FIRST = "newest"
-# They ask how many rows are equal in order, which rows that arrive never are.
-_OF_PEERS = frozenset({"PERCENT_RANK", "CUME_DIST"})
+# Functions that count peers. Rows in order of arrival have none.
+_PEER_FUNCTIONS = frozenset({"PERCENT_RANK", "CUME_DIST"})
 
 
-def by_arrival(window: exp.Window) -> exp.Window:
-    """OVER (… ORDER BY PROCTIME()) is the order in which rows arrive: no two are equal in it."""
+def order_by_arrival(window: exp.Window) -> exp.Window:
+    """Rewrite OVER (… ORDER BY PROCTIME()), the order of arrival, which has no peers."""
     order = window.args.get("order")
     parts = order.expressions if order is not None else []
     if len(parts) != 1 or ex.call_name(parts[0].this) != "PROCTIME":
         return window
-    name, backwards = _function(window), bool(parts[0].args.get("desc"))
-    ranks = name in ex.RANK_FUNCTIONS
-    if name in _OF_PEERS or (backwards and not ranks) or _by_distance(window):
+    name, descending = _function_name(window), bool(parts[0].args.get("desc"))
+    is_rank = name in ex.RANK_FUNCTIONS
+    if name in _PEER_FUNCTIONS or (descending and not is_rank) or _has_range_offset(window):
         return window
     window = window.copy()
-    constant = exp.Ordered(this=exp.Null(), desc=backwards)
-    constant.meta[NEWEST_FIRST] = backwards
+    constant = exp.Ordered(this=exp.Null(), desc=descending)
+    constant.meta[NEWEST_FIRST] = descending
     window.set("order", exp.Order(expressions=[constant]))
-    if ranks:
+    if is_rank:
         window.set("this", exp.Anonymous(this="ROW_NUMBER"))
-        if not backwards:
+        if not descending:
             window.set("order", None)
     elif name not in FRAMELESS_FUNCTIONS:
-        window.set("spec", _of_rows(window.args.get("spec")))
+        window.set("spec", _as_rows_frame(window.args.get("spec")))
     return window
 
 
 def orders_by_processing_time(window: exp.Window) -> bool:
-    """Whether PROCTIME() stands in its ORDER BY."""
+    """Return whether ORDER BY contains PROCTIME()."""
     order = window.args.get("order")
-    parts = order.expressions if order is not None else []
-    return any(ex.call_name(part.this) == "PROCTIME" for part in parts)
+    keys = order.expressions if order is not None else []
+    return any(ex.call_name(key.this) == "PROCTIME" for key in keys)
 
 
-def _function(window: exp.Window) -> str:
+def _function_name(window: exp.Window) -> str:
     call = window.this
     while isinstance(call, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
         call = call.this
     return ex.call_name(call) or ""
 
 
-def _by_distance(window: exp.Window) -> bool:
-    """Whether a frame reaches a time or a number back or ahead, not rows."""
+def _has_range_offset(window: exp.Window) -> bool:
+    """Return whether a frame bound is a distance in time or in a number, not in rows."""
     spec = window.args.get("spec")
     if spec is None or str(spec.args.get("kind")).upper() == "ROWS":
         return False
@@ -187,8 +196,8 @@ def _by_distance(window: exp.Window) -> bool:
     return any(bound not in (None, "UNBOUNDED", "CURRENT ROW") for bound in bounds)
 
 
-def _of_rows(spec: exp.Expr | None) -> exp.Expr:
-    """The frame of a row without the rows that are equal to it in the order: there are none."""
+def _as_rows_frame(spec: exp.Expr | None) -> exp.Expr:
+    """Return a frame as ROWS: without peers both have the same rows."""
     if spec is None:
         spec = exp.WindowSpec(start="UNBOUNDED", start_side="PRECEDING", end="CURRENT ROW")
     spec = spec.copy()
@@ -196,8 +205,8 @@ def _of_rows(spec: exp.Expr | None) -> exp.Expr:
     return spec
 
 
-def with_unit(node: exp.Expr) -> exp.Expr:
-    """timestampadd(HOUR, 1, ts): HOUR is a word, not a column."""
+def resolve_unit(node: exp.Expr) -> exp.Expr:
+    """Treat HOUR in timestampadd(HOUR, 1, ts) as a unit, not as a column."""
     if ex.call_name(node) not in ex.UNIT_FUNCTIONS or len(node.expressions) != 3:
         return node
     unit = node.expressions[0]
@@ -208,18 +217,18 @@ def with_unit(node: exp.Expr) -> exp.Expr:
     return result
 
 
-def _is_named(part: exp.Expr) -> bool:
+def _is_column(part: exp.Expr) -> bool:
     return isinstance(part, exp.Column) and not isinstance(part.this, exp.Star)
 
 
-def with_names(node: exp.Expr) -> exp.Expr:
-    """struct(a) has a field a, whatever the id of that column is."""
+def name_struct_fields(node: exp.Expr) -> exp.Expr:
+    """Name the fields of struct(a) after its columns, independent of their ids."""
     if ex.call_name(node) != "STRUCT":
         return node
-    named = node.copy()
+    result = node.copy()
     parts = [
-        exp.alias_(part, part.name, quoted=True) if _is_named(part) else part
+        exp.alias_(part, part.name, quoted=True) if _is_column(part) else part
         for part in node.expressions
     ]
-    named.set("expressions", parts)
-    return named
+    result.set("expressions", parts)
+    return result

@@ -1,4 +1,4 @@
-"""Names in a query: relations, scopes, and the fields that expressions make."""
+"""Binding context, scopes, and helpers for column ids and fields."""
 
 from __future__ import annotations
 
@@ -20,46 +20,48 @@ from tidegate.types import Span
 
 @dataclass
 class Context:
-    """What binding one stream needs, and the errors it has found so far."""
+    """The inputs of binding one statement, and the errors that it has reported."""
 
     catalog: Catalog
     text: str
     file: str | None
-    fallback: Span
+    default_span: Span
     emit: EmitClause | None = None
     ttl_us: int | None = None
     function_exists: Callable[[str], bool] = lambda name: False
-    broken: frozenset[str] = frozenset()
+    # Names in lower case whose declarations have errors.
+    invalid_names: frozenset[str] = frozenset()
     errors: list[TidegateError] = field(default_factory=list)
     ids: dict[str, int] = field(default_factory=dict)
 
-    def fresh(self, name: str) -> str:
-        """An id nobody has yet; the name itself when it is free."""
+    def new_id(self, name: str) -> str:
+        """Return an unused column id: the name itself if it is free."""
         base = name.lower()
         count = self.ids.get(base, 0)
         self.ids[base] = count + 1
         if count == 0:
             return name
-        return self.fresh(f"{name}_{count}")
+        return self.new_id(f"{name}_{count}")
 
     def location(self, node: exp.Expr | Span | None) -> Location:
+        """Return the location of an expression or span, or that of the statement."""
         span = own_span(node) if isinstance(node, exp.Expr) else node
-        span = span or self.fallback
+        span = span or self.default_span
         return Location(self.text, span.start, span.end, self.file)
 
     def report(
         self, code: str, message: str, at: exp.Expr | Span | None, hint: str | None = None
     ) -> None:
-        """Note an error and go on, so that one run finds all of them."""
+        """Add an error and continue, so that one run reports all errors."""
         error = SqlError(code, message, location=self.location(at), hint=hint)
-        known = {(other.code, other.message, other.location) for other in self.errors}
-        if (error.code, error.message, error.location) not in known:
+        reported = {(other.code, other.message, other.location) for other in self.errors}
+        if (error.code, error.message, error.location) not in reported:
             self.errors.append(error)
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A table in FROM under the name the query knows it by."""
+    """A table in FROM, under the name by which the query refers to it."""
 
     alias: str | None
     fields: tuple[Field, ...]
@@ -67,58 +69,76 @@ class Relation:
 
 @dataclass
 class Scope:
-    """The relations a name can come from; `merged` are the columns of JOIN … USING."""
+    """The relations to which names can refer."""
 
     relations: list[Relation] = field(default_factory=list)
-    merged: dict[str, exp.Expr] = field(default_factory=dict)
+    # The columns of JOIN … USING by name in lower case.
+    using_columns: dict[str, exp.Expr] = field(default_factory=dict)
     parent: Scope | None = None
-    # The window of GROUP BY: after grouping, a bare window_end is its end and no other.
-    grouped: tuple[Field, ...] = ()
+    # The window of GROUP BY. After grouping, an unqualified window_end refers to it.
+    window_fields: tuple[Field, ...] = ()
 
     @property
     def fields(self) -> tuple[Field, ...]:
         return tuple(item for relation in self.relations for item in relation.fields)
 
-    def named(self, alias: str) -> Relation | None:
+    def find_relation(self, alias: str) -> Relation | None:
         for relation in self.relations:
             if relation.alias is not None and relation.alias.lower() == alias.lower():
                 return relation
         return None
 
-    def find(self, name: str) -> list[Field]:
-        own = [item for item in self.grouped if item.name.lower() == name.lower()]
-        return own or [item for item in self.fields if item.name.lower() == name.lower()]
+    def find_fields(self, name: str) -> list[Field]:
+        window = [item for item in self.window_fields if item.name.lower() == name.lower()]
+        return window or [item for item in self.fields if item.name.lower() == name.lower()]
 
 
-def column(item: Field, like: exp.Expr | None = None) -> exp.Column:
-    """A reference to a field by id; keeps the place of what it stands for."""
+def column(item: Field, origin: exp.Expr | None = None) -> exp.Column:
+    """Return a reference to a field by id, with the location of `origin`."""
     node = exp.Column(this=exp.to_identifier(item.id, quoted=True))
-    span = own_span(like) if like is not None else None
+    span = own_span(origin) if origin is not None else None
     if span is not None:
         node.meta["span"] = (span.start, span.end)
     return node
 
 
 def referenced_ids(node: exp.Expr) -> set[str]:
-    """The ids an expression over fields refers to."""
+    """Return the column ids that an expression refers to."""
     return {part.name for part in node.find_all(exp.Column)}
 
 
 def parenthesize(node: exp.Expr) -> exp.Expr:
-    """An expression that may stand inside any other: operators get parentheses."""
+    """Put operators in parentheses, so that the expression can be part of another."""
     operators = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Interval, exp.Case)
     return exp.Paren(this=node) if isinstance(node, operators) else node
 
 
 def field_path(node: exp.Expr, parts: list[str]) -> exp.Expr:
-    """a.b.c on a struct column."""
+    """Return a.b.c for a struct column a."""
     for part in parts:
         node = exp.Dot(this=node, expression=exp.to_identifier(part, quoted=True))
     return node
 
 
+def function_call(name: str, arguments: list[exp.Expr]) -> exp.Expr:
+    return exp.Anonymous(this=name, expressions=arguments)
+
+
+def struct_of(values: list[exp.Expr]) -> exp.Expr:
+    """Return a struct with the fields c0, c1, …"""
+    cells: list[exp.Expr] = []
+    for index, value in enumerate(values):
+        cells += [exp.Literal.string(f"c{index}"), value]
+    return function_call("NAMED_STRUCT", cells)
+
+
+def typed_null(tree: exp.Expr) -> exp.Expr:
+    """Return NULL with the type of an expression, which only Spark knows."""
+    return exp.Case(ifs=[exp.If(this=exp.false(), true=tree.copy())])
+
+
 def infer_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
-    """The type of an expression where it is obvious; Spark decides all the others."""
+    """Return the type of an expression if it is obvious; Spark determines all others."""
     node = node.unnest()
     if isinstance(node, exp.Column):
         item = fields.get(node.name)
@@ -145,31 +165,31 @@ def infer_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
 def derived_field(
     context: Context, name: str, node: exp.Expr, fields: Mapping[str, Field]
 ) -> Field:
-    """The field that a computed expression makes; a bare column keeps its role."""
+    """Return the field of a computed expression; a column keeps its role and type."""
     bare = node.unnest()
-    source = fields.get(bare.name) if isinstance(bare, exp.Column) else None
-    if source is not None:
+    input_field = fields.get(bare.name) if isinstance(bare, exp.Column) else None
+    if input_field is not None:
         return Field(
-            context.fresh(name),
+            context.new_id(name),
             name,
-            source.type,
-            source.role,
-            source.window,
-            source.volatile,
-            source.nullable,
+            input_field.type,
+            input_field.role,
+            input_field.window,
+            input_field.volatile,
+            input_field.nullable,
         )
     return Field(
-        context.fresh(name),
+        context.new_id(name),
         name,
         infer_type(node, fields),
         Role.PLAIN,
         None,
-        volatile(node, fields),
+        is_volatile(node, fields),
     )
 
 
-def volatile(node: exp.Expr, fields: Mapping[str, Field]) -> bool:
-    """Whether an expression gives another value when its rows are replayed."""
+def is_volatile(node: exp.Expr, fields: Mapping[str, Field]) -> bool:
+    """Return whether an expression may have another value when its rows are replayed."""
     if any(ex.is_volatile_call(name, call) for name, call in ex.calls(node)):
         return True
     return any(fields[name].volatile for name in referenced_ids(node) if name in fields)
@@ -179,14 +199,16 @@ def fields_by_id(fields: tuple[Field, ...]) -> dict[str, Field]:
     return {item.id: item for item in fields}
 
 
-# ---- A plan once more with columns of its own, so that both can stand in one plan.
+# ---- Copies of a plan with other column ids, so that a plan can contain both
 
-# Parts of nodes that hold ids of columns as plain strings.
-_IDS = frozenset({"time_id", "end_id", "rank_id", "as_of_id", "validity_id", "left_id", "right_id"})
-_ID_LISTS = frozenset({"generated", "key"})
+# Attributes of nodes that contain column ids as strings.
+_ID_ATTRIBUTES = frozenset(
+    {"time_id", "end_id", "rank_id", "as_of_id", "validity_id", "left_id", "right_id"}
+)
+_ID_TUPLE_ATTRIBUTES = frozenset({"generated", "key"})
 
-# What holds expressions and ids.
-_HOLDERS = (
+# Types whose attributes contain expressions and ids.
+_RENAMED_TYPES = (
     n.Node,
     n.KeyPair,
     n.TimeBounds,
@@ -196,47 +218,47 @@ _HOLDERS = (
     n.DefineCondition,
 )
 
-Names = Mapping[str, str]
+IdMapping = Mapping[str, str]
 
 
-def copy_with_new_ids(context: Context, node: n.Node) -> tuple[n.Node, Names]:
-    """The same plan with other ids, and the new id for each old one."""
-    ids = {item.id: item.name for part in n.walk(node) for item in part.fields}
-    names = {old: context.fresh(name) for old, name in ids.items()}
-    copied = _renamed(node, names)
+def copy_with_new_ids(context: Context, node: n.Node) -> tuple[n.Node, IdMapping]:
+    """Return a copy of a plan with new column ids, and the new id for each old one."""
+    names = {item.id: item.name for part in n.walk(node) for item in part.fields}
+    ids = {old: context.new_id(name) for old, name in names.items()}
+    copied = _rename(node, ids)
     assert isinstance(copied, n.Node), "a node stays a node"
-    return copied, names
+    return copied, ids
 
 
-def with_names(tree: exp.Expr, names: Names) -> exp.Expr:
-    """An expression over the columns of a copy."""
+def rename_columns(tree: exp.Expr, ids: IdMapping) -> exp.Expr:
+    """Return an expression with other column ids."""
 
     def swap(part: exp.Expr) -> exp.Expr:
-        if not isinstance(part, exp.Column) or part.name not in names:
+        if not isinstance(part, exp.Column) or part.name not in ids:
             return part
-        other = part.copy()
-        other.set("this", exp.to_identifier(names[part.name], quoted=True))
-        return other
+        renamed = part.copy()
+        renamed.set("this", exp.to_identifier(ids[part.name], quoted=True))
+        return renamed
 
     return tree.copy().transform(swap)
 
 
-def _renamed(value: Any, names: Names) -> Any:
+def _rename(value: Any, ids: IdMapping) -> Any:
     if isinstance(value, exp.Expr):
-        return with_names(value, names)
+        return rename_columns(value, ids)
     if isinstance(value, n.Field):
-        return replace(value, id=names.get(value.id, value.id))
+        return replace(value, id=ids.get(value.id, value.id))
     if isinstance(value, tuple):
-        return tuple(_renamed(part, names) for part in value)
-    if not isinstance(value, _HOLDERS):
+        return tuple(_rename(part, ids) for part in value)
+    if not isinstance(value, _RENAMED_TYPES):
         return value
-    changed: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for part in fields(value):
         inner = getattr(value, part.name)
-        if part.name in _IDS:
-            changed[part.name] = names.get(inner, inner)
-        elif part.name in _ID_LISTS:
-            changed[part.name] = tuple(names.get(one, one) for one in inner)
+        if part.name in _ID_ATTRIBUTES:
+            changes[part.name] = ids.get(inner, inner)
+        elif part.name in _ID_TUPLE_ATTRIBUTES:
+            changes[part.name] = tuple(ids.get(column_id, column_id) for column_id in inner)
         else:
-            changed[part.name] = _renamed(inner, names)
-    return replace(value, **changed)
+            changes[part.name] = _rename(inner, ids)
+    return replace(value, **changes)

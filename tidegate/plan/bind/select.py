@@ -1,8 +1,10 @@
-"""One SELECT: from, where, windows, groups, having, over, qualify, projection, order, limit."""
+"""Binds one SELECT, clause by clause, in the order of SQL semantics.
+
+Start reading at `SelectBinder.bind`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -18,21 +20,21 @@ from tidegate.plan.bind.scope import (
     column,
     derived_field,
     fields_by_id,
-    volatile,
+    is_volatile,
 )
 from tidegate.plan.bind.subqueries import (
-    as_predicate,
+    find_subqueries,
+    join_exists_of_aggregate,
+    join_predicate,
+    join_scalar_subqueries,
+    parse_predicate,
     reject_subqueries,
-    semi_join,
-    subqueries_in,
-    where_one_row,
-    with_scalars,
 )
-from tidegate.plan.bind.tables import Ctes, TableBinder, written_time
+from tidegate.plan.bind.tables import BindQuery, Ctes, TableBinder, event_time_name
 from tidegate.plan.nodes.over import (
     WindowFunction,
-    find_closing_field,
     drop_event_times,
+    find_closing_field,
     is_final_at_watermark,
     keep_one_event_time,
     parse_window_function,
@@ -41,82 +43,86 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.types import ChangelogKind
 
-# ---- explode in the SELECT list: the same as a LATERAL VIEW below the projection.
+# ---- Generators in the SELECT list, such as explode: a LATERAL VIEW below the projection
 
-# Those that make one column of an array; others need names for what they make.
-_OF_ONE_COLUMN = ("EXPLODE", "EXPLODE_OUTER")
+# The other generators return several columns, which need names.
+_SINGLE_COLUMN_GENERATORS = ("EXPLODE", "EXPLODE_OUTER")
 
 
-def with_generators_below(
+def plan_generator(
     context: Context, node: n.Node, items: list[SelectItem], order: list[exp.Expr]
 ) -> tuple[n.Node, list[SelectItem], list[exp.Expr]]:
-    """The generator of a SELECT list as a node of its own, and columns in its place."""
-    places = [place for place, item in enumerate(items) if ex.has_generator(item.expression)]
-    if not places:
+    """Move the generator of a SELECT list into a node below; return its column in its place."""
+    indexes = [index for index, item in enumerate(items) if ex.has_generator(item.expression)]
+    if not indexes:
         return node, items, order
-    first, *others = places
+    first, *others = indexes
     generator = items[first].expression.unnest()
     name = ex.call_name(generator) or ""
     with_over = isinstance(node, n.Over)
     nested = any(ex.has_generator(part) for part in generator.expressions)
-    if others or nested or with_over or name not in _OF_ONE_COLUMN:
-        wrong = next((call for call, _ in ex.calls(generator) if call in ex.GENERATOR_FUNCTIONS))
+    if others or nested or with_over or name not in _SINGLE_COLUMN_GENERATORS:
+        calls = (call for call, _ in ex.calls(generator) if call in ex.GENERATOR_FUNCTIONS)
+        unsupported = next(calls)
+        view = f"LATERAL VIEW {unsupported.lower()}(…) t AS {_alias_example(unsupported)}"
         context.report(
             "TG-103",
-            f"{wrong.lower()} in SELECT must be a column of its own, the only one that makes rows, "
-            "and without OVER beside it",
+            f"{unsupported.lower()} in SELECT must be an entire column and the only generator, and "
+            "cannot be combined with OVER",
             generator,
-            f"FROM … LATERAL VIEW {wrong.lower()}(…) t AS {_names(wrong)}, then select these.",
+            f"use FROM … {view}, and select its columns.",
         )
         return node, items, order
     reject_subqueries(context, generator, f"inside {name.lower()}")
-    made = n.Field(
-        context.fresh(items[first].name),
+    generated_field = n.Field(
+        context.new_id(items[first].name),
         items[first].name,
-        volatile=volatile(generator, fields_by_id(node.fields)),
+        volatile=is_volatile(generator, fields_by_id(node.fields)),
     )
     exploded = n.Explode(
-        (*node.fields, made),
+        (*node.fields, generated_field),
         input=node,
         generator=generator,
-        generated=(made.id,),
+        generated=(generated_field.id,),
         span=own_span(generator),
     )
-    reference = column(made, generator)
-    items = [SelectItem(i.name, reference) if at == first else i for at, i in enumerate(items)]
+    reference = column(generated_field, generator)
+    items = [
+        SelectItem(i.name, reference) if index == first else i for index, i in enumerate(items)
+    ]
     for key in order:
         if key.this.unnest() == generator:
             key.set("this", reference.copy())
     return exploded, items, order
 
 
-def _names(generator: str) -> str:
-    """Names for the columns that a generator makes."""
+def _alias_example(generator: str) -> str:
+    """Return example names for the columns of a generator, for a hint."""
     return "pos, x" if generator.startswith("POSEXPLODE") else "x"
 
 
-# ---- Functions with OVER in a SELECT: named windows, and the nodes that compute them.
+# ---- Window functions: named windows, and the nodes that compute the functions
 
-_PARTS = ("partition_by", "order", "spec")
+_WINDOW_PARTS = ("partition_by", "order", "spec")
 
 
-def written_out(tree: exp.Select, context: Context) -> exp.Select:
-    """The SELECT with its named windows put in place of their names."""
+def inline_named_windows(tree: exp.Select, context: Context) -> exp.Select:
+    """Replace references to named windows in a SELECT by their definitions."""
     named = {window.this.name.lower(): window for window in tree.args.get("windows") or []}
-    used = [window for window in _own_windows(tree) if window.args.get("alias") is not None]
-    if not named and not used:
+    windows = [window for window in _windows_of(tree) if window.args.get("alias") is not None]
+    if not named and not windows:
         return tree
-    spans = {id(window): own_span(window) for window in used}
-    for window in used:
-        _put(window, named, context, set())
+    spans = {id(window): own_span(window) for window in windows}
+    for window in windows:
+        _inline_window(window, named, context, set())
         span = spans[id(window)]
         if span is not None:
             window.meta["span"] = (span.start, span.end)
     return tree
 
 
-def _own_windows(tree: exp.Select) -> list[exp.Window]:
-    """Functions with OVER of this SELECT, not of its subqueries."""
+def _windows_of(tree: exp.Select) -> list[exp.Window]:
+    """Return the window functions of this SELECT, without those of its subqueries."""
     return [
         window
         for window in tree.find_all(exp.Window)
@@ -124,27 +130,29 @@ def _own_windows(tree: exp.Select) -> list[exp.Window]:
     ]
 
 
-def _put(
+def _inline_window(
     window: exp.Expr, named: dict[str, exp.Expr], context: Context, open_names: set[str]
 ) -> None:
-    """Add to a window what the one it names has."""
+    """Add the clauses of the named window to a window that refers to it."""
     alias = window.args.get("alias")
     if alias is None:
         return
     name = alias.name.lower()
-    found = named.get(name)
+    definition = named.get(name)
     if name in open_names:
         hint = "write PARTITION BY and ORDER BY in one of them."
-        context.report("TG-301", f"the window {alias.name} is defined by itself", window, hint)
-    elif found is None:
+        context.report(
+            "TG-301", f"the definition of window {alias.name} refers to itself", window, hint
+        )
+    elif definition is None:
         hint = did_you_mean(alias.name, list(named), "windows of this query")
         if not named:
             hint = "name it at the end of the query: WINDOW w AS (PARTITION BY … ORDER BY …)."
-        context.report("TG-301", f"there is no window {alias.name}", window, hint)
+        context.report("TG-301", f"window {alias.name} does not exist", window, hint)
     else:
-        _put(found, named, context, open_names | {name})
-        for part in _PARTS:
-            value = found.args.get(part)
+        _inline_window(definition, named, context, open_names | {name})
+        for part in _WINDOW_PARTS:
+            value = definition.args.get(part)
             if value and not window.args.get(part):
                 copies = (
                     [item.copy() for item in value] if isinstance(value, list) else value.copy()
@@ -153,75 +161,77 @@ def _put(
     window.set("alias", None)
 
 
-def with_nulls_outside(tree: exp.Expr) -> exp.Expr:
-    """lag(x IGNORE NULLS) is lag(x) IGNORE NULLS."""
+def hoist_null_treatment(tree: exp.Expr) -> exp.Expr:
+    """Rewrite lag(x IGNORE NULLS) as lag(x) IGNORE NULLS."""
     if not isinstance(tree, exp.Window) or not isinstance(tree.this, exp.Anonymous):
         return tree
-    kinds = (exp.IgnoreNulls, exp.RespectNulls)
-    inside = next((part for part in tree.this.expressions if isinstance(part, kinds)), None)
-    if inside is not None:
-        outside = type(inside)
-        inside.replace(inside.this)
-        tree.set("this", outside(this=tree.this))
+    treatments = (exp.IgnoreNulls, exp.RespectNulls)
+    treatment = next((part for part in tree.this.expressions if isinstance(part, treatments)), None)
+    if treatment is not None:
+        treatment_class = type(treatment)
+        treatment.replace(treatment.this)
+        tree.set("this", treatment_class(this=tree.this))
     return tree
 
 
-def over_nodes(
+def plan_window_functions(
     context: Context, node: n.Node, functions: list[exp.Expr], fields: list[n.Field]
 ) -> n.Node:
-    """Nodes one above the other, each with the functions that one operator can compute.
+    """Stack Over nodes, each with the functions that one operator can compute.
 
-    Rows that wait for rows behind them come out after their time, so nothing above such a node can
-    go by time: it stands above all others that do.
+    Rows that wait for following rows are emitted after the watermark has passed them. Operators
+    above cannot use their event time, so such a node comes after all nodes that need it.
     """
     groups: dict[tuple[int, str, str], list[int]] = {}
-    for place, function in enumerate(functions):
-        groups.setdefault(_group(parse_window_function(function), node), []).append(place)
-    for turn, partition, order in list(groups):
-        # What could come out at once waits with its neighbours: that is one operator less.
-        if turn == _WAITS and (_TIME, partition, order) in groups:
-            groups[turn, partition, order] += groups.pop((_TIME, partition, order))
-    for (turn, *_), places in sorted(groups.items(), key=lambda pair: pair[0][0]):
-        below = node.fields
-        if turn == _WAITS:
-            below = drop_event_times(below)
-        elif turn == _TIME:
-            below = keep_one_event_time(below, parse_window_function(functions[places[0]]))
+    for index, call in enumerate(functions):
+        groups.setdefault(_node_key(parse_window_function(call), node), []).append(index)
+    for position, partition, order in list(groups):
+        # Functions that need no following rows join those that do, to save an operator.
+        if position == _WAITS and (_TIME, partition, order) in groups:
+            groups[position, partition, order] += groups.pop((_TIME, partition, order))
+    for (position, *_), indexes in sorted(groups.items(), key=lambda pair: pair[0][0]):
+        fields_below = node.fields
+        if position == _WAITS:
+            fields_below = drop_event_times(fields_below)
+        elif position == _TIME:
+            function = parse_window_function(functions[indexes[0]])
+            fields_below = keep_one_event_time(fields_below, function)
         node = n.Over(
-            below + tuple(fields[place] for place in places),
+            fields_below + tuple(fields[index] for index in indexes),
             input=node,
-            functions=tuple(functions[place] for place in places),
+            functions=tuple(functions[index] for index in indexes),
             ttl_us=context.ttl_us,
-            span=own_span(functions[places[0]]),
+            span=own_span(functions[indexes[0]]),
         )
     return node
 
 
-# In this order they stand above each other.
+# The order of the nodes, from bottom to top.
 _TIME, _WINDOW, _WAITS, _WHOLE = range(4)
 
 
-def _group(looks: WindowFunction, node: n.Node) -> tuple[int, str, str]:
-    """Functions of a group share a node: along time they also share their order."""
-    partition = ", ".join(to_sql(part) for part in looks.partition)
-    closes = find_closing_field(looks.partition, node.fields) is not None
-    appended = node.changelog is ChangelogKind.APPEND
-    waits = looks.rows_ahead > 0
-    if appended and is_final_at_watermark(looks, node.fields) and not (waits and closes):
-        order = ", ".join(to_sql(part) for part in looks.order)
+def _node_key(function: WindowFunction, node: n.Node) -> tuple[int, str, str]:
+    """Return what the functions of a node share: position, partition, and event-time order."""
+    partition = ", ".join(to_sql(part) for part in function.partition)
+    has_closing_field = find_closing_field(function.partition, node.fields) is not None
+    is_append = node.changelog is ChangelogKind.APPEND
+    waits = function.rows_ahead > 0
+    is_final = is_append and is_final_at_watermark(function, node.fields)
+    if is_final and not (waits and has_closing_field):
+        order = ", ".join(to_sql(part) for part in function.order)
         return (_WAITS if waits else _TIME), partition, order
-    return (_WINDOW if closes else _WHOLE), partition, ""
+    return (_WINDOW if has_closing_field else _WHOLE), partition, ""
 
 
-BindQuery = Callable[[exp.Expr, Context, Ctes, Scope | None], n.Node]
+# ---- SELECT
 
-_HANDLED = frozenset(
+_SUPPORTED_CLAUSES = frozenset(
     {"with_", "kind", "expressions", "hint", "distinct", "from_", "joins", "laterals", "where"}
     | {"group", "having", "qualify", "windows", "order", "limit", "offset"}
 )
 
-# Clauses whose names differ from what sqlglot calls them.
-_CLAUSES = {
+# The SQL names of clauses to which sqlglot gives other names.
+_CLAUSE_NAMES = {
     "sort": "SORT BY",
     "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
@@ -231,7 +241,7 @@ _CLAUSES = {
 
 @dataclass
 class SelectBinder:
-    """Binds one SELECT step by step, in the order SQL gives them meaning."""
+    """Binds one SELECT."""
 
     tree: exp.Select
     context: Context
@@ -242,27 +252,27 @@ class SelectBinder:
     subqueries: dict[int, n.Node] = field(default_factory=dict)
 
     def bind(self) -> n.Node:
-        self._reject_extras()
-        self.tree = written_out(self.tree, self.context)
+        self._reject_unsupported_clauses()
+        self.tree = inline_named_windows(self.tree, self.context)
         clause = TableBinder(self.context, self.ctes, self.parent, self.bind_query).bind(self.tree)
         self.scope = clause.scope
-        laterals = self._laterals()
-        where = self._where()
-        left_over = clause.absorb(where)
-        node = clause.build(self.context, self._unused())
-        node = self._with_fields(node)
+        laterals = self._bind_lateral_views()
+        where = self._bind_where()
+        remaining = clause.absorb(where)
+        node = clause.build(self.context, self._unreferenced_columns())
+        node = self._update_scope(node)
         for lateral in laterals:
             node = replace(lateral, fields=node.fields + lateral.fields, input=node)
-        node = self._filter(node, left_over)
-        node, items, having, qualify, order = self._grouped(node)
-        node = self._filter(node, ex.conjuncts(having))
-        node, items, qualify, order = self._over(node, items, qualify, order)
-        node = self._filter(node, ex.conjuncts(qualify), self.tree.args.get("qualify"))
-        node, items, order = with_generators_below(self.context, node, items, order)
-        return self._finish(node, items, order)
+        node = self._add_filter(node, remaining)
+        node, items, having, qualify, order = self._bind_groups(node)
+        node = self._add_filter(node, ex.conjuncts(having))
+        node, items, qualify, order = self._add_window_functions(node, items, qualify, order)
+        node = self._add_filter(node, ex.conjuncts(qualify), self.tree.args.get("qualify"))
+        node, items, order = plan_generator(self.context, node, items, order)
+        return self._add_projection(node, items, order)
 
-    def _with_fields(self, node: n.Node) -> n.Node:
-        """Joins change roles and nullability: the scope must see the fields after them."""
+    def _update_scope(self, node: n.Node) -> n.Node:
+        """Update the fields in scope: joins change their roles and nullability."""
         fields = fields_by_id(node.fields)
         self.scope.relations = [
             Relation(
@@ -275,26 +285,26 @@ class SelectBinder:
         ]
         return node
 
-    def _unused(self) -> frozenset[str]:
-        """The columns of FROM that this query names nowhere."""
+    def _unreferenced_columns(self) -> frozenset[str]:
+        """Return the columns of FROM that the query does not reference."""
         stars = [star.parent for star in self.tree.find_all(exp.Star)]
         if not all(is_row_count(parent) for parent in stars):
             return frozenset()
-        named = {part.name.lower() for part in self.tree.find_all(exp.Identifier)}
-        # A column of such a name is read as a call.
-        named |= {"current_date", "current_timestamp"}
-        return frozenset(item.id for item in self.scope.fields if item.name.lower() not in named)
+        names = {part.name.lower() for part in self.tree.find_all(exp.Identifier)}
+        # sqlglot parses columns with these names as function calls.
+        names |= {"current_date", "current_timestamp"}
+        return frozenset(item.id for item in self.scope.fields if item.name.lower() not in names)
 
-    def _reject_extras(self) -> None:
+    def _reject_unsupported_clauses(self) -> None:
         for key, value in self.tree.args.items():
-            if value and key not in _HANDLED:
-                what = _CLAUSES.get(key, key.rstrip("_").upper())
-                at = value[0] if isinstance(value, list) else value
+            if value and key not in _SUPPORTED_CLAUSES:
+                clause = _CLAUSE_NAMES.get(key, key.rstrip("_").upper())
+                location = value[0] if isinstance(value, list) else value
                 self.context.report(
                     "TG-103",
-                    f"{what} in a query is not supported on streams",
-                    at if isinstance(at, exp.Expr) else self.tree,
-                    f"remove {what}.",
+                    f"{clause} in a query is not supported on streams",
+                    location if isinstance(location, exp.Expr) else self.tree,
+                    f"remove {clause}.",
                 )
         distinct = self.tree.args.get("distinct")
         if distinct is not None and distinct.args.get("on"):
@@ -302,7 +312,7 @@ class SelectBinder:
                 "TG-103",
                 "DISTINCT ON is not supported",
                 distinct,
-                "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) = 1",
+                "use QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) = 1.",
             )
 
     def _resolver(self, aliases: dict[str, exp.Expr] | None = None) -> Resolver:
@@ -314,7 +324,7 @@ class SelectBinder:
         resolver.subqueries = self.subqueries
         return resolver
 
-    def _where(self) -> list[exp.Expr]:
+    def _bind_where(self) -> list[exp.Expr]:
         where = self.tree.args.get("where")
         if where is None:
             return []
@@ -322,41 +332,43 @@ class SelectBinder:
         if ex.has_aggregate(condition):
             self.context.report(
                 "TG-305",
-                "WHERE is applied before groups are made, so it cannot hold an aggregate",
+                "WHERE runs before GROUP BY, so it cannot contain an aggregate",
                 where,
                 "use HAVING.",
             )
         if ex.has_over(condition):
             self.context.report(
-                "TG-305", "WHERE cannot hold a window function", where, "use QUALIFY."
+                "TG-305", "WHERE cannot contain a window function", where, "use QUALIFY."
             )
         return ex.conjuncts(condition)
 
-    def _filter(
+    def _add_filter(
         self, node: n.Node, conditions: list[exp.Expr], clause: exp.Expr | None = None
     ) -> n.Node:
-        """The rows for which conditions hold; IN and EXISTS with a subquery are joins."""
-        asked = {id(part): as_predicate(part, self.subqueries) for part in conditions}
-        plain = [part for part in conditions if asked[id(part)] is None]
-        node, plain = with_scalars(self.context, node, plain, self.subqueries)
-        node = self._with_fields(node)
+        """Filter by conditions; IN and EXISTS with a subquery become joins."""
+        predicates = {id(part): parse_predicate(part, self.subqueries) for part in conditions}
+        plain = [part for part in conditions if predicates[id(part)] is None]
+        node, plain = join_scalar_subqueries(self.context, node, plain, self.subqueries)
+        node = self._update_scope(node)
         condition = ex.conjunction(plain)
         if condition is not None:
-            taken = tuple(subqueries_in(condition, self.subqueries))
+            used = tuple(find_subqueries(condition, self.subqueries))
             span = own_span(clause) if clause is not None else own_span(condition)
             node = n.Filter(
-                node.fields, input=node, condition=condition, subqueries=taken, span=span
+                node.fields, input=node, condition=condition, subqueries=used, span=span
             )
-        for predicate in asked.values():
+        for predicate in predicates.values():
             if predicate is not None:
-                time = written_time(self.scope.relations, node)
-                found = where_one_row(self.context, node, predicate)
-                node = found or semi_join(self.context, node, predicate, time, self._unused())
-                node = self._with_fields(node)
+                time = event_time_name(self.scope.relations, node)
+                joined = join_exists_of_aggregate(self.context, node, predicate)
+                node = joined or join_predicate(
+                    self.context, node, predicate, time, self._unreferenced_columns()
+                )
+                node = self._update_scope(node)
         return node
 
-    def _laterals(self) -> list[n.Explode]:
-        """LATERAL VIEWs with the columns they add; WHERE sees them, and they see FROM."""
+    def _bind_lateral_views(self) -> list[n.Explode]:
+        """Bind LATERAL VIEWs and add their columns to the scope, so that WHERE sees them."""
         views = []
         for lateral in self.tree.args.get("laterals") or []:
             generator = self._resolver().resolve(lateral.this)
@@ -364,27 +376,27 @@ class SelectBinder:
             alias = lateral.args.get("alias")
             names = [part.name for part in alias.columns] if alias is not None else []
             names = names or _generated_names(generator)
-            unstable = volatile(generator, fields_by_id(self.scope.fields))
-            added = tuple(
-                n.Field(self.context.fresh(name), name, volatile=unstable) for name in names
+            volatile = is_volatile(generator, fields_by_id(self.scope.fields))
+            fields = tuple(
+                n.Field(self.context.new_id(name), name, volatile=volatile) for name in names
             )
             views.append(
                 n.Explode(
-                    added,
+                    fields,
                     input=n.NoRows(()),
                     generator=generator,
                     outer=bool(lateral.args.get("outer")),
-                    generated=tuple(item.id for item in added),
+                    generated=tuple(item.id for item in fields),
                     span=own_span(lateral),
                 )
             )
-            self.scope.relations.append(Relation(alias.name if alias is not None else None, added))
+            self.scope.relations.append(Relation(alias.name if alias is not None else None, fields))
         return views
 
-    def _grouped(
+    def _bind_groups(
         self, node: n.Node
     ) -> tuple[n.Node, list[SelectItem], exp.Expr | None, exp.Expr | None, list[exp.Expr]]:
-        """Apply GROUP BY; the expressions that come back are over what it leaves."""
+        """Apply GROUP BY and return the other clauses as expressions over its output."""
         group = self.tree.args.get("group")
         keys = BoundKeys(node)
         if group is not None:
@@ -393,20 +405,26 @@ class SelectBinder:
             node = keys.node
         items = select_items(self.tree.expressions, self.scope, self._resolver)
         aliases = {item.name.lower(): item.expression for item in items}
-        having = self._clause("having", aliases)
-        qualify = self._clause("qualify", aliases)
-        order = self._order(items, aliases)
-        everything = [item.expression for item in items] + [*order]
-        everything += [part for part in (having, qualify) if part is not None]
-        if group is None and not any(ex.has_aggregate(part) for part in everything):
+        having = self._bind_clause("having", aliases)
+        qualify = self._bind_clause("qualify", aliases)
+        order = self._bind_order(items, aliases)
+        expressions = [item.expression for item in items] + [*order]
+        expressions += [part for part in (having, qualify) if part is not None]
+        if group is None and not any(ex.has_aggregate(part) for part in expressions):
             if having is not None:
                 self.context.report(
                     "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
                 )
             return node, items, None, qualify, order
-        rejected = group is not None and bool(group.args.get("totals"))
+        has_unknown_keys = group is not None and bool(group.args.get("totals"))
         grouping = Grouping(
-            self.context, node, keys.fields, keys.trees, keys.written, keys.sets, rejected
+            self.context,
+            node,
+            keys.fields,
+            keys.trees,
+            keys.original_trees,
+            keys.sets,
+            has_unknown_keys,
         )
         items = [SelectItem(item.name, grouping.rewrite(item.expression)) for item in items]
         having = grouping.rewrite(having) if having is not None else None
@@ -415,12 +433,12 @@ class SelectBinder:
         span = own_span(group) if group is not None else own_span(self.tree.expressions[0])
         return grouping.node(span), items, having, qualify, order
 
-    def _clause(self, key: str, aliases: dict[str, exp.Expr]) -> exp.Expr | None:
+    def _bind_clause(self, key: str, aliases: dict[str, exp.Expr]) -> exp.Expr | None:
         clause = self.tree.args.get(key)
         return self._resolver(aliases).resolve(clause.this) if clause is not None else None
 
-    def _order(self, items: list[SelectItem], aliases: dict[str, exp.Expr]) -> list[exp.Expr]:
-        """ORDER BY keys: positions and aliases of the SELECT list are allowed."""
+    def _bind_order(self, items: list[SelectItem], aliases: dict[str, exp.Expr]) -> list[exp.Expr]:
+        """Bind ORDER BY; keys may be positions and aliases of the SELECT list."""
         clause = self.tree.args.get("order")
         keys: list[exp.Expr] = []
         for key in clause.expressions if clause is not None else []:
@@ -445,22 +463,22 @@ class SelectBinder:
             keys.append(ordered)
         return keys
 
-    def _over(
+    def _add_window_functions(
         self, node: n.Node, items: list[SelectItem], qualify: exp.Expr | None, order: list[exp.Expr]
     ) -> tuple[n.Node, list[SelectItem], exp.Expr | None, list[exp.Expr]]:
-        """Pull functions with OVER out into a node of their own."""
+        """Move window functions into nodes below."""
         functions: list[exp.Expr] = []
         fields: list[n.Field] = []
-        known = fields_by_id(node.fields)
+        input_fields = fields_by_id(node.fields)
 
         def pull(tree: exp.Expr, name: str) -> exp.Expr:
             if isinstance(tree, exp.Window):
-                tree = with_nulls_outside(tree)
+                tree = hoist_null_treatment(tree)
                 for index, function in enumerate(functions):
                     if function == tree:
                         return column(fields[index], tree)
                 functions.append(tree)
-                fields.append(derived_field(self.context, name, tree, known))
+                fields.append(derived_field(self.context, name, tree, input_fields))
                 return column(fields[-1], tree)
             if isinstance(tree, exp.Query):
                 return tree
@@ -478,82 +496,94 @@ class SelectBinder:
             if qualify is not None:
                 self.context.report(
                     "TG-305",
-                    "QUALIFY picks rows by a function with OVER, and there is none",
+                    "QUALIFY filters by a window function, but this query has none",
                     self.tree.args["qualify"],
                     "use WHERE, or HAVING after GROUP BY.",
                 )
             return node, items, qualify, order
         for function in functions:
-            self._check_over(function)
-        over = over_nodes(self.context, node, functions, fields)
+            self._check_window_function(function)
+        over = plan_window_functions(self.context, node, functions, fields)
         return over, items, qualify, order
 
-    def _check_over(self, function: exp.Expr) -> None:
-        reject_subqueries(self.context, function, "in a function with OVER")
+    def _check_window_function(self, function: exp.Expr) -> None:
+        reject_subqueries(self.context, function, "in a window function")
         if any(ex.has_over(part) for part in function.iter_expressions()):
             self.context.report(
                 "TG-305",
-                "a function with OVER inside another one",
+                "a window function cannot contain another window function",
                 function,
                 "compute the inner one in a subquery.",
             )
 
-    def _finish(self, node: n.Node, items: list[SelectItem], order: list[exp.Expr]) -> n.Node:
-        """Projection, DISTINCT, ORDER BY and LIMIT."""
+    def _add_projection(
+        self, node: n.Node, items: list[SelectItem], order: list[exp.Expr]
+    ) -> n.Node:
+        """Add the projection, DISTINCT, ORDER BY and LIMIT."""
         trees = [*(item.expression for item in items), *order]
-        node, trees = with_scalars(self.context, node, trees, self.subqueries)
+        node, trees = join_scalar_subqueries(self.context, node, trees, self.subqueries)
         trees, order = trees[: len(items)], trees[len(items) :]
         items = [SelectItem(item.name, tree) for item, tree in zip(items, trees, strict=True)]
-        known = fields_by_id(node.fields)
-        fields = self._projected(items, known)
+        input_fields = fields_by_id(node.fields)
+        fields = self._output_fields(items, input_fields)
         expressions = tuple(item.expression for item in items)
-        hidden: list[exp.Expr] = []
+        hidden_keys: list[exp.Expr] = []
         sort_keys: list[exp.Expr] = []
-        extra: list[n.Field] = []
+        sort_fields: list[n.Field] = []
         for key in order:
             target = key.this
-            place = next((i for i, e in enumerate(expressions) if e == target), None)
-            if place is None:
-                extra.append(derived_field(self.context, "sort_key", target, known))
-                hidden.append(target)
-                reference = column(extra[-1], target)
+            index = next((i for i, e in enumerate(expressions) if e == target), None)
+            if index is None:
+                sort_fields.append(derived_field(self.context, "sort_key", target, input_fields))
+                hidden_keys.append(target)
+                reference = column(sort_fields[-1], target)
             else:
-                reference = column(fields[place], target)
+                reference = column(fields[index], target)
             ordered = key.copy()
             ordered.set("this", reference)
             sort_keys.append(ordered)
-        everything = (*expressions, *hidden)
-        taken = tuple(sub for part in everything for sub in subqueries_in(part, self.subqueries))
+        all_expressions = (*expressions, *hidden_keys)
+        used = tuple(
+            subquery
+            for part in all_expressions
+            for subquery in find_subqueries(part, self.subqueries)
+        )
         span = own_span(self.tree.expressions[0]) if self.tree.expressions else None
         projected: n.Node = n.Project(
-            fields + tuple(extra),
+            fields + tuple(sort_fields),
             input=node,
-            expressions=everything,
-            subqueries=taken,
+            expressions=all_expressions,
+            subqueries=used,
             span=span,
         )
-        return self._distinct_sort_limit(projected, fields, sort_keys, bool(extra))
+        return self._add_distinct_sort_limit(projected, fields, sort_keys, bool(sort_fields))
 
-    def _projected(self, items: list[SelectItem], known: dict[str, n.Field]) -> tuple[n.Field, ...]:
-        """The output fields; a column that is only passed on keeps its id."""
+    def _output_fields(
+        self, items: list[SelectItem], input_fields: dict[str, n.Field]
+    ) -> tuple[n.Field, ...]:
+        """Return the output fields; a column that is passed on keeps its id."""
         fields: list[n.Field] = []
-        taken: set[str] = set()
+        ids: set[str] = set()
         for item in items:
             bare = item.expression.unnest()
-            source = known.get(bare.name) if isinstance(bare, exp.Column) else None
-            if source is not None and source.id not in taken:
-                fields.append(source.with_name(item.name))
+            input_field = input_fields.get(bare.name) if isinstance(bare, exp.Column) else None
+            if input_field is not None and input_field.id not in ids:
+                fields.append(input_field.with_name(item.name))
             else:
-                fields.append(derived_field(self.context, item.name, item.expression, known))
-            taken.add(fields[-1].id)
+                fields.append(derived_field(self.context, item.name, item.expression, input_fields))
+            ids.add(fields[-1].id)
         return tuple(fields)
 
-    def _distinct_sort_limit(
-        self, node: n.Node, fields: tuple[n.Field, ...], sort_keys: list[exp.Expr], hidden: bool
+    def _add_distinct_sort_limit(
+        self,
+        node: n.Node,
+        fields: tuple[n.Field, ...],
+        sort_keys: list[exp.Expr],
+        has_hidden_keys: bool,
     ) -> n.Node:
         distinct = self.tree.args.get("distinct")
         if distinct is not None:
-            if hidden:
+            if has_hidden_keys:
                 self.context.report(
                     "TG-305",
                     "with DISTINCT, ORDER BY can only use selected columns",
@@ -569,29 +599,29 @@ class SelectBinder:
         if sort_keys:
             clause = self.tree.args["order"]
             node = n.Sort(node.fields, input=node, order=tuple(sort_keys), span=own_span(clause))
-        node = limited(self.context, self.tree, node)
-        if hidden:
-            shown = tuple(column(item) for item in fields)
-            node = n.Project(fields, input=node, expressions=shown, span=node.span)
+        node = apply_limit(self.context, self.tree, node)
+        if has_hidden_keys:
+            visible = tuple(column(item) for item in fields)
+            node = n.Project(fields, input=node, expressions=visible, span=node.span)
         return node
 
 
 def _generated_names(generator: exp.Expr) -> list[str]:
-    """What Spark calls the columns of a generator without AS."""
+    """Return the names that Spark gives to the columns of a generator without AS."""
     positions = ex.call_name(generator) in {"POSEXPLODE", "POSEXPLODE_OUTER"}
     return ["pos", "col"] if positions else ["col"]
 
 
-def limited(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
-    """LIMIT and OFFSET of a query, if it has them."""
+def apply_limit(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
+    """Add LIMIT and OFFSET of a query, if it has them."""
     limit, offset = tree.args.get("limit"), tree.args.get("offset")
     clause = limit if limit is not None else offset
     if clause is None:
         return node
     for part in filter(None, (limit, offset)):
-        if not _is_row_count(part):
+        if not _has_constant_count(part):
             word = "OFFSET" if part is offset else "LIMIT"
-            message = f"only {word} with a number of rows is supported"
+            message = f"{word} must be a constant number of rows"
             context.report("TG-103", message, part, f"write a number: {word} 10")
             return node
     return n.Limit(
@@ -599,13 +629,13 @@ def limited(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
         input=node,
         count=limit.expression if limit is not None else None,
         offset=offset.expression if offset is not None else None,
-        rank=n.Field(context.fresh("rank"), "rank") if offset is not None else None,
+        rank=n.Field(context.new_id("rank"), "rank") if offset is not None else None,
         span=own_span(clause),
     )
 
 
-def _is_row_count(clause: exp.Expr) -> bool:
-    """Whether LIMIT or OFFSET has a whole number: a column would be another one in each row."""
+def _has_constant_count(clause: exp.Expr) -> bool:
+    """Return whether LIMIT or OFFSET is a constant: an expression could differ from row to row."""
     if not isinstance(clause, exp.Limit | exp.Offset) or clause.args.get("limit_options"):
         return False
     count = clause.expression

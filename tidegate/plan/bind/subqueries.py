@@ -1,4 +1,4 @@
-"""IN and EXISTS as semi and anti joins; conditions on outer columns are those of the join."""
+"""Subqueries as joins: IN and EXISTS as semi and anti joins, scalar subqueries as outer joins."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tidegate.plan.bind.scope import (
     copy_with_new_ids,
     fields_by_id,
     referenced_ids,
-    with_names,
+    rename_columns,
 )
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 
-# Where a resolved expression says which bound subquery it stands for.
-NUMBER = "subquery"
+# The metadata key of an expression for the number of its bound subquery.
+SUBQUERY_NUMBER = "subquery"
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """`operands` are on the left of IN, and None for EXISTS."""
+    """An IN or EXISTS with a subquery; `operands` are the left side of IN, None for EXISTS."""
 
     tree: exp.Expr
     negated: bool
@@ -41,13 +41,15 @@ class Predicate:
         return f"NOT {word}" if self.negated else word
 
 
-def subqueries_in(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]:
-    """The bound subqueries that an expression holds."""
-    return [bound[part.meta[NUMBER]] for part in tree.walk() if NUMBER in part.meta]
+def find_subqueries(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]:
+    """Return the bound subqueries in an expression."""
+    return [
+        bound[part.meta[SUBQUERY_NUMBER]] for part in tree.walk() if SUBQUERY_NUMBER in part.meta
+    ]
 
 
-def reject_subqueries(context: Context, tree: exp.Expr, place: str) -> None:
-    """Only conditions and columns can wait for a subquery; an expression elsewhere cannot."""
+def reject_subqueries(context: Context, tree: exp.Expr, position: str) -> None:
+    """Report subqueries in an expression; they are only supported in conditions and columns."""
     for part in ex.own_parts(tree):
         if not isinstance(part, exp.Query):
             continue
@@ -57,20 +59,20 @@ def reject_subqueries(context: Context, tree: exp.Expr, place: str) -> None:
         )
         if isinstance(part.parent, exp.In | exp.Exists):
             hint = (
-                "join what it asks for, and look whether it is there: FROM … LEFT JOIN (SELECT "
-                "DISTINCT k AS found FROM …) ON k = found, then found IS NOT NULL."
+                "use a left join and check for a match: FROM … LEFT JOIN (SELECT DISTINCT k AS "
+                "match_k FROM …) ON k = match_k, then match_k IS NOT NULL."
             )
-        context.report("TG-103", f"a subquery cannot stand {place}", part, hint)
+        context.report("TG-103", f"a subquery is not allowed {position}", part, hint)
 
 
-def as_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predicate | None:
-    """[NOT] IN or EXISTS that stands alone; None for any other condition."""
+def parse_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predicate | None:
+    """Return a condition that is [NOT] IN or EXISTS with a subquery; None for others."""
     tree, negated = condition.unnest(), False
     while isinstance(tree, exp.Not):
         tree, negated = tree.this.unnest(), not negated
-    if NUMBER not in tree.meta or isinstance(tree, exp.Query):
+    if SUBQUERY_NUMBER not in tree.meta or isinstance(tree, exp.Query):
         return None
-    query = bound[tree.meta[NUMBER]]
+    query = bound[tree.meta[SUBQUERY_NUMBER]]
     if isinstance(tree, exp.Exists):
         return Predicate(condition, negated, None, tree.this, query)
     left = tree.this.unnest()
@@ -80,59 +82,60 @@ def as_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predicate 
     return Predicate(condition, negated, operands, tree.args["query"], query)
 
 
-def semi_join(
-    context: Context, node: n.Node, asked: Predicate, time: str | None, unused: frozenset[str]
+def join_predicate(
+    context: Context, node: n.Node, predicate: Predicate, time: str | None, unused: frozenset[str]
 ) -> n.Node:
-    """The rows of a node for which a predicate holds; `time` is their event time as written."""
-    right, conditions = _pull_up(_asked_rows(asked), {item.id for item in node.fields})
-    if not _stands_alone(context, right, asked):
+    """Return the rows for which a predicate holds; `time` is their event time, for hints."""
+    right, conditions = _pull_up(_relevant_rows(predicate), {item.id for item in node.fields})
+    if not _check_supported(context, right, predicate):
         return node
-    if asked.operands is not None:
-        if len(asked.operands) != len(asked.bound.fields):
+    if predicate.operands is not None:
+        values, columns = len(predicate.operands), len(predicate.bound.fields)
+        if values != columns:
             context.report(
                 "TG-308",
-                f"{len(asked.operands)} values IN a subquery of {len(asked.bound.fields)} columns",
-                asked.query,
+                f"{values} values IN a subquery of {columns} columns",
+                predicate.query,
                 "select one column for each value on the left.",
             )
             return node
-        if asked.negated and not _compares_values(context, node, right, asked):
+        if predicate.negated and not _check_nulls(context, node, right, predicate):
             return node
     else:
-        right = _needed(right, conditions)
+        right = _project_needed(right, conditions)
 
-    def join(left: n.Node, other: n.Node, found: list[exp.Expr]) -> n.Node:
-        parts = _parts(left, other, asked, found, time)
+    def join(left: n.Node, other: n.Node, conditions: list[exp.Expr]) -> n.Node:
+        parts = _join_input(left, other, predicate, conditions, time)
         return build_join(context, replace(parts, unused=unused))
 
-    if asked.operands is None:
+    if predicate.operands is None:
         return join(node, right, conditions)
-    pairs = zip(asked.operands, right.fields, strict=False)
+    pairs = zip(predicate.operands, right.fields, strict=False)
     equal = [exp.EQ(this=left.copy(), expression=column(item)) for left, item in pairs]
     joined = join(node, right, [*conditions, *equal])
-    if not asked.negated:
+    if not predicate.negated:
         return joined
-    return _without_nulls(context, node, joined, right, conditions, asked.operands[0], join)
+    return _not_in_with_nulls(context, node, joined, right, conditions, predicate.operands[0], join)
 
 
-def _parts(
-    left: n.Node, right: n.Node, asked: Predicate, conditions: list[exp.Expr], time: str | None
+def _join_input(
+    left: n.Node, right: n.Node, predicate: Predicate, conditions: list[exp.Expr], time: str | None
 ) -> JoinInput:
     return JoinInput(
         left,
         right,
-        "ANTI" if asked.negated else "SEMI",
+        "ANTI" if predicate.negated else "SEMI",
         False,
         ex.conjunction(conditions),
         None,
         None,
-        own_span(asked.query),
-        (time, _inner_time(asked.query, right)),
-        predicate=asked.words,
+        own_span(predicate.query),
+        (time, _subquery_time_name(predicate.query, right)),
+        predicate=predicate.words,
     )
 
 
-def _without_nulls(
+def _not_in_with_nulls(
     context: Context,
     node: n.Node,
     joined: n.Node,
@@ -141,31 +144,36 @@ def _without_nulls(
     operand: exp.Expr,
     join: Callable[[n.Node, n.Node, list[exp.Expr]], n.Node],
 ) -> n.Node:
-    """NOT IN where there may be NULLs: with one among the values it is never true, and of NULL it
-    is only true where there are no values at all."""
-    if not _never_null(column(right.fields[0]), right):
-        other, names = copy_with_new_ids(context, right)
-        absent = exp.Is(this=column(other.fields[0]), expression=exp.null())
-        other = n.Filter(other.fields, input=other, condition=absent, span=right.span)
-        joined = join(joined, other, [with_names(piece, names) for piece in conditions])
-    if not _never_null(operand, node):
-        other, names = copy_with_new_ids(context, right)
-        absent = exp.Is(this=operand.copy(), expression=exp.null())
-        found = [with_names(piece, names) for piece in conditions]
-        joined = join(joined, other, [*found, absent])
+    """Add the anti joins for NULLs in NOT IN.
+
+    NOT IN is never true if one of the values is NULL. For a NULL operand it is only true if the
+    subquery returns no rows.
+    """
+    if not _is_never_null(column(right.fields[0]), right):
+        copied, ids = copy_with_new_ids(context, right)
+        is_null = exp.Is(this=column(copied.fields[0]), expression=exp.null())
+        copied = n.Filter(copied.fields, input=copied, condition=is_null, span=right.span)
+        joined = join(joined, copied, [rename_columns(piece, ids) for piece in conditions])
+    if not _is_never_null(operand, node):
+        copied, ids = copy_with_new_ids(context, right)
+        is_null = exp.Is(this=operand.copy(), expression=exp.null())
+        copied_conditions = [rename_columns(piece, ids) for piece in conditions]
+        joined = join(joined, copied, [*copied_conditions, is_null])
     return joined
 
 
-def _asked_rows(asked: Predicate) -> n.Node:
-    """The rows that count: neither their order nor how often they are there matters."""
-    node = asked.bound
-    while isinstance(node, n.Distinct | n.Sort) or (asked.operands is None and _only_shapes(node)):
+def _relevant_rows(predicate: Predicate) -> n.Node:
+    """Return the plan of a subquery without nodes that only reorder or deduplicate rows."""
+    node = predicate.bound
+    while isinstance(node, n.Distinct | n.Sort) or (
+        predicate.operands is None and _keeps_existence(node)
+    ):
         node = node.inputs[0]
     return node
 
 
-def _only_shapes(node: n.Node) -> bool:
-    """Whether there is a row after a node if there is one before it."""
+def _keeps_existence(node: n.Node) -> bool:
+    """Return whether the output of a node has a row if its input has one."""
     if isinstance(node, n.Project):
         return True
     if not isinstance(node, n.Limit) or node.offset is not None:
@@ -174,101 +182,97 @@ def _only_shapes(node: n.Node) -> bool:
 
 
 def _pull_up(node: n.Node, outer: set[str]) -> tuple[n.Node, list[exp.Expr]]:
-    """The node without its conditions on outer columns, and those conditions."""
+    """Return a plan without its conditions on outer columns, and these conditions."""
     if isinstance(node, n.Filter) and not node.subqueries:
-        below, found = _pull_up(node.input, outer)
+        input_node, outer_conditions = _pull_up(node.input, outer)
         pieces = ex.conjuncts(node.condition)
         condition = ex.conjunction([piece for piece in pieces if not referenced_ids(piece) & outer])
-        found += [piece for piece in pieces if referenced_ids(piece) & outer]
+        outer_conditions += [piece for piece in pieces if referenced_ids(piece) & outer]
         if condition is None:
-            return below, found
-        return replace(node, fields=below.fields, input=below, condition=condition), found
+            return input_node, outer_conditions
+        node = replace(node, fields=input_node.fields, input=input_node, condition=condition)
+        return node, outer_conditions
     if isinstance(node, n.Project):
-        below, found = _pull_up(node.input, outer)
-        wanted = set().union(*(referenced_ids(piece) for piece in found))
-        there = {item.id for item in node.fields}
-        # The start of a window is a bound of time only beside its end.
-        also = tuple(
+        input_node, outer_conditions = _pull_up(node.input, outer)
+        needed = set().union(*(referenced_ids(piece) for piece in outer_conditions))
+        output_ids = {item.id for item in node.fields}
+        # The start of a window bounds a join in time only together with the window end.
+        added = tuple(
             item
-            for item in below.fields
-            if item.id not in there and (item.id in wanted or (wanted and item.is_event_time))
+            for item in input_node.fields
+            if item.id not in output_ids and (item.id in needed or (needed and item.is_event_time))
         )
-        return replace(
-            node,
-            fields=node.fields + also,
-            input=below,
-            expressions=node.expressions + tuple(column(item) for item in also),
-        ), found
+        expressions = node.expressions + tuple(column(item) for item in added)
+        fields = node.fields + added
+        node = replace(node, fields=fields, input=input_node, expressions=expressions)
+        return node, outer_conditions
     return node, []
 
 
-def _needed(node: n.Node, conditions: list[exp.Expr]) -> n.Node:
-    """The columns of an EXISTS that its conditions ask for; its own do not matter."""
-    wanted = set().union(*(referenced_ids(piece) for piece in conditions))
-    kept = tuple(
-        item for item in node.fields if item.id in wanted or (wanted and item.is_event_time)
+def _project_needed(node: n.Node, conditions: list[exp.Expr]) -> n.Node:
+    """Select the columns of an EXISTS that its conditions on outer columns use."""
+    needed = set().union(*(referenced_ids(piece) for piece in conditions))
+    fields = tuple(
+        item for item in node.fields if item.id in needed or (needed and item.is_event_time)
     )
-    if not kept:
+    if not fields:
         return node
-    expressions = tuple(column(item) for item in kept)
-    return n.Project(kept, input=node, expressions=expressions, span=node.span)
+    expressions = tuple(column(item) for item in fields)
+    return n.Project(fields, input=node, expressions=expressions, span=node.span)
 
 
-def _stands_alone(context: Context, node: n.Node, asked: Predicate) -> bool:
-    """Reject what no join can say: outer columns in other places, groups that are always there."""
+def _check_supported(context: Context, node: n.Node, predicate: Predicate) -> bool:
+    """Report subqueries that cannot become a join."""
     message, hint = "", "write it as a join in FROM."
-    if loose_columns(node):
-        message = (
-            f"this {asked.words} refers to columns of the outer query in a place other than a "
-            "condition of its WHERE"
-        )
+    if outer_columns(node):
+        message = f"this {predicate.words} refers to outer columns outside of its WHERE clause"
         hint = "compare outer columns in WHERE of the subquery, outside of GROUP BY and UNION."
-    elif asked.operands is None and _always_there(asked.bound):
-        message = f"the subquery of this {asked.words} has a row even where there is no input"
-        hint = "leave the aggregate out: EXISTS (SELECT 1 FROM … WHERE …)."
+    elif predicate.operands is None and _returns_row_without_input(predicate.bound):
+        message = f"the subquery of this {predicate.words} returns a row even without input"
+        hint = "remove the aggregate: EXISTS (SELECT 1 FROM … WHERE …)."
     if not message:
         return True
-    context.report("TG-410", message, asked.query, hint)
+    context.report("TG-410", message, predicate.query, hint)
     return False
 
 
-def _always_there(node: n.Node) -> bool:
-    """Whether there may be a row where there is no input: there it comes with the first one."""
+def _returns_row_without_input(node: n.Node) -> bool:
+    """Return whether a plan may return a row for empty input, as an aggregate without keys does."""
     if isinstance(node, n.Aggregate) and not node.keys:
         return True
     if isinstance(node, n.Join):
-        left, right = map(_always_there, (node.left, node.right))
+        left, right = map(_returns_row_without_input, (node.left, node.right))
         others = {"INNER": left and right, "RIGHT": right, "FULL": left or right}
         return others.get(node.how, left)
-    return any(map(_always_there, node.inputs))
+    return any(map(_returns_row_without_input, node.inputs))
 
 
-def _compares_values(context: Context, node: n.Node, right: n.Node, asked: Predicate) -> bool:
-    """Reject NOT IN of several values that may be NULL: what it means is another thing for each."""
-    assert asked.operands is not None, "NOT IN has a left side"
-    if len(asked.operands) == 1:
+def _check_nulls(context: Context, node: n.Node, right: n.Node, predicate: Predicate) -> bool:
+    """Report NOT IN with several operands if one may be NULL: the result would differ per value."""
+    assert predicate.operands is not None, "NOT IN has a left side"
+    if len(predicate.operands) == 1:
         return True
-    for operand in asked.operands:
-        if not _never_null(operand, node):
-            return _report_null(context, asked, to_sql(_named(operand, node)))
-    for item in right.fields[: len(asked.operands)]:
-        if not _never_null(column(item), right):
-            return _report_null(context, asked, item.name)
+    for operand in predicate.operands:
+        if not _is_never_null(operand, node):
+            return _report_null(context, predicate, to_sql(_with_column_names(operand, node)))
+    for item in right.fields[: len(predicate.operands)]:
+        if not _is_never_null(column(item), right):
+            return _report_null(context, predicate, item.name)
     return True
 
 
-def _report_null(context: Context, asked: Predicate, what: str) -> bool:
+def _report_null(context: Context, predicate: Predicate, operand: str) -> bool:
     context.report(
         "TG-410",
-        f"{what} may be NULL, and with a NULL on either side NOT IN is never true",
-        asked.tree,
-        f"NOT EXISTS (SELECT 1 FROM … WHERE … = {what}) leaves NULLs out; or add {what} IS NOT "
-        "NULL on its side, or declare it NOT NULL.",
+        f"{operand} may be NULL, and with a NULL on either side NOT IN is never true",
+        predicate.tree,
+        f"use NOT EXISTS (SELECT 1 FROM … WHERE … = {operand}), which ignores NULLs; or add "
+        f"{operand} IS NOT NULL on its side, or declare it NOT NULL.",
     )
     return False
 
 
-def _named(tree: exp.Expr, node: n.Node) -> exp.Expr:
+def _with_column_names(tree: exp.Expr, node: n.Node) -> exp.Expr:
     names = {item.id: item.name for item in node.fields}
 
     def swap(part: exp.Expr) -> exp.Expr:
@@ -277,35 +281,35 @@ def _named(tree: exp.Expr, node: n.Node) -> exp.Expr:
     return tree.copy().transform(swap)
 
 
-def _never_null(tree: exp.Expr, node: n.Node) -> bool:
-    """Whether an expression over a node is not NULL, by declaration or by a condition below."""
+def _is_never_null(tree: exp.Expr, node: n.Node) -> bool:
+    """Return whether an expression is never NULL, by declaration or by a condition below."""
     tree = tree.unnest()
     if isinstance(tree, exp.Literal):
         return True
-    known = fields_by_id(node.fields).get(tree.name) if isinstance(tree, exp.Column) else None
-    if known is not None and not known.nullable:
+    item = fields_by_id(node.fields).get(tree.name) if isinstance(tree, exp.Column) else None
+    if item is not None and not item.nullable:
         return True
     if isinstance(node, n.Filter):
-        return tree in _not_null_by(node.condition) or _never_null(tree, node.input)
+        return tree in _not_null_columns(node.condition) or _is_never_null(tree, node.input)
     if isinstance(node, n.Join) and node.how in ("SEMI", "ANTI"):
-        return _never_null(tree, node.left)
-    if isinstance(node, n.Project) and known is not None:
-        return _never_null(node.expressions[node.fields.index(known)], node.input)
+        return _is_never_null(tree, node.left)
+    if isinstance(node, n.Project) and item is not None:
+        return _is_never_null(node.expressions[node.fields.index(item)], node.input)
     return False
 
 
-def _not_null_by(condition: exp.Expr) -> list[exp.Expr]:
-    """What a condition says IS NOT NULL of."""
-    found = []
+def _not_null_columns(condition: exp.Expr) -> list[exp.Expr]:
+    """Return the expressions for which a condition requires IS NOT NULL."""
+    columns = []
     for tree in ex.conjuncts(condition):
         inner = tree.this.unnest() if isinstance(tree, exp.Not) else None
         if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
-            found.append(inner.this.unnest())
-    return found
+            columns.append(inner.this.unnest())
+    return columns
 
 
-def _inner_time(query: exp.Expr, right: n.Node) -> str | None:
-    """The event time of a subquery of one table, as its WHERE would write it."""
+def _subquery_time_name(query: exp.Expr, right: n.Node) -> str | None:
+    """Return the event time of a subquery over one table as it is written in SQL."""
     select = query.unnest()
     if not isinstance(select, exp.Select) or select.args.get("group") or select.args.get("joins"):
         return None
@@ -316,126 +320,129 @@ def _inner_time(query: exp.Expr, right: n.Node) -> str | None:
     return f"{source.this.alias_or_name}.{times[0]}" if times and source is not None else None
 
 
-def loose_columns(node: n.Node) -> set[str]:
-    """The columns that a plan refers to and no node of it makes."""
-    loose: set[str] = set()
+def outer_columns(node: n.Node) -> set[str]:
+    """Return the columns that a plan refers to and none of its nodes provides."""
+    outer: set[str] = set()
     for part in n.walk(node):
-        given = {name for child in part.inputs for name in fields_by_id(child.fields)}
-        read = set().union(*(referenced_ids(tree) for tree in _expressions(part)))
-        loose |= read - given
-    return loose
+        input_ids = {name for child in part.inputs for name in fields_by_id(child.fields)}
+        referenced = set().union(*(referenced_ids(tree) for tree in _expressions_of(part)))
+        outer |= referenced - input_ids
+    return outer
 
 
-def _expressions(node: n.Node) -> Iterator[exp.Expr]:
+def _expressions_of(node: n.Node) -> Iterator[exp.Expr]:
     for part in fields(node):
-        yield from _trees(getattr(node, part.name))
+        yield from _find_trees(getattr(node, part.name))
 
 
-def _trees(value: Any) -> Iterator[exp.Expr]:
+def _find_trees(value: Any) -> Iterator[exp.Expr]:
     if isinstance(value, exp.Expr):
         yield value
     elif isinstance(value, n.KeyPair):
         yield from (value.left, value.right)
     elif isinstance(value, tuple):
         for part in value:
-            yield from _trees(part)
+            yield from _find_trees(part)
 
 
-# ---- Scalar subqueries, and EXISTS of one, as joins: the row of an aggregate without groups beside
-# every row.
+# ---- Scalar subqueries, and EXISTS of one: joins with the only row of an aggregate without keys
 #
-# Before the aggregate has seen a row there is none; it then means what it means over no rows at all:
-# counts are 0, everything else is NULL.
+# The aggregate emits no row before it has input. Until then its values are those over zero rows:
+# counts are 0, all others are NULL.
 
 _COUNTS = frozenset({"COUNT", "COUNT_IF", "APPROX_COUNT_DISTINCT", "REGR_COUNT"})
-# Over no rows these are lists, neither NULL nor 0.
+# Over zero rows these are empty lists, neither NULL nor 0.
 _LISTS = frozenset({"COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG"})
 
 
-def with_scalars(
+def join_scalar_subqueries(
     context: Context, node: n.Node, trees: Sequence[exp.Expr], bound: Mapping[int, n.Node]
 ) -> tuple[n.Node, list[exp.Expr]]:
-    """The node beside the values of scalar subqueries, and the trees that read them there.
+    """Join the values of scalar subqueries, and return expressions that read them.
 
-    A subquery that is not the value of one aggregate stays where it is, and is rejected later.
+    A subquery that is not a value of one aggregate remains and is rejected later.
     """
     values: dict[int, exp.Expr] = {}
     for tree in trees:
         for part in list(tree.walk()):
-            number = part.meta.get(NUMBER)
+            number = part.meta.get(SUBQUERY_NUMBER)
             if number is None or number in values or not isinstance(part, exp.Query):
                 continue
-            found = _one_value(bound[number])
-            if found is None or (bound[number].bounded and node.bounded):
+            projection = _single_value(bound[number])
+            if projection is None or (bound[number].bounded and node.bounded):
                 continue
-            node = _beside(context, node, found.input, bound[number], "scalar subquery")
-            assert isinstance(found.input, n.Aggregate), "the value of one aggregate"
-            values[number] = exp.paren(_over_nothing_too(found.expressions[0], found.input))
-    return node, [_swapped(tree, values) for tree in trees] if values else list(trees)
+            node = _join_row(context, node, projection.input, bound[number], "scalar subquery")
+            assert isinstance(projection.input, n.Aggregate), "the value of an aggregate"
+            values[number] = exp.paren(
+                _with_empty_value(projection.expressions[0], projection.input)
+            )
+    return node, [_substitute_subqueries(tree, values) for tree in trees] if values else list(trees)
 
 
-def where_one_row(context: Context, node: n.Node, asked: Predicate) -> n.Node | None:
-    """EXISTS of the row of an aggregate: where the conditions on it hold. None for any other."""
+def join_exists_of_aggregate(context: Context, node: n.Node, predicate: Predicate) -> n.Node | None:
+    """Replace EXISTS over the row of an aggregate by a join and a filter; None for others."""
     conditions: list[exp.Expr] = []
-    below = asked.bound
-    while isinstance(below, n.Filter | n.Project | n.Sort | n.Distinct):
-        if isinstance(below, n.Filter | n.Project) and below.subqueries:
+    rows = predicate.bound
+    while isinstance(rows, n.Filter | n.Project | n.Sort | n.Distinct):
+        if isinstance(rows, n.Filter | n.Project) and rows.subqueries:
             return None
-        if isinstance(below, n.Filter):
-            conditions.append(below.condition)
-        elif isinstance(below, n.Project):
-            pairs = zip(below.fields, below.expressions, strict=True)
+        if isinstance(rows, n.Filter):
+            conditions.append(rows.condition)
+        elif isinstance(rows, n.Project):
+            pairs = zip(rows.fields, rows.expressions, strict=True)
             values = {item.id: exp.paren(tree) for item, tree in pairs}
-            conditions = [_read(tree, values) for tree in conditions]
-        below = below.input
+            conditions = [_substitute_columns(tree, values) for tree in conditions]
+        rows = rows.input
     condition = ex.conjunction(conditions)
-    if asked.operands is not None or condition is None or not _is_one_row(below):
+    if predicate.operands is not None or condition is None or not _is_single_row(rows):
         return None
-    assert isinstance(below, n.Aggregate), "one row of an aggregate"
-    if not referenced_ids(condition) <= {item.id for item in (*node.fields, *below.fields)}:
+    assert isinstance(rows, n.Aggregate), "the row of an aggregate"
+    if not referenced_ids(condition) <= {item.id for item in (*node.fields, *rows.fields)}:
         return None
-    condition = _over_nothing_too(condition, below)
-    if asked.negated:
+    condition = _with_empty_value(condition, rows)
+    if predicate.negated:
         condition = exp.not_(exp.func("COALESCE", condition, exp.false()))
-    node = _beside(context, node, below, asked.bound, asked.words)
-    return n.Filter(node.fields, input=node, condition=condition, span=own_span(asked.tree))
+    node = _join_row(context, node, rows, predicate.bound, predicate.words)
+    return n.Filter(node.fields, input=node, condition=condition, span=own_span(predicate.tree))
 
 
-def _one_value(query: n.Node) -> n.Project | None:
-    """The query, if it has one row and one column whatever it reads, and reads nothing outside."""
+def _single_value(query: n.Node) -> n.Project | None:
+    """Return the projection of a query with one row and one column and without outer columns."""
     if not isinstance(query, n.Project) or len(query.fields) != 1 or query.subqueries:
         return None
-    return query if _is_one_row(query.input) and not loose_columns(query) else None
+    return query if _is_single_row(query.input) and not outer_columns(query) else None
 
 
-def _is_one_row(node: n.Node) -> bool:
-    """Whether it is an aggregate without groups of which we know what it is over no rows."""
-    if not isinstance(node, n.Aggregate) or node.keys or loose_columns(node):
+def _is_single_row(node: n.Node) -> bool:
+    """Return whether a node is an aggregate without keys whose values over zero rows are known."""
+    if not isinstance(node, n.Aggregate) or node.keys or outer_columns(node):
         return False
-    return not {_name(call) for call in node.aggregates} & _LISTS
+    return not {_function_name(call) for call in node.aggregates} & _LISTS
 
 
-def _name(call: exp.Expr) -> str:
+def _function_name(call: exp.Expr) -> str:
     while isinstance(call, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         call = call.this
     return ex.call_name(call) or ""
 
 
-def _beside(context: Context, node: n.Node, value: n.Node, query: n.Node, words: str) -> n.Node:
+def _join_row(context: Context, node: n.Node, value: n.Node, query: n.Node, words: str) -> n.Node:
     parts = JoinInput(node, value, "LEFT", False, None, None, None, query.span, predicate=words)
     return build_join(context, parts)
 
 
-def _over_nothing_too(tree: exp.Expr, below: n.Aggregate) -> exp.Expr:
-    """The expression over an aggregate; where there is no row of that, what it is without."""
-    pairs = zip(below.fields, below.aggregates, strict=True)
-    counts = [item for item, call in pairs if _name(call) in _COUNTS]
+def _with_empty_value(tree: exp.Expr, aggregate: n.Aggregate) -> exp.Expr:
+    """Return an expression over an aggregate with the values over zero rows if it has no row."""
+    pairs = zip(aggregate.fields, aggregate.aggregates, strict=True)
+    counts = [item for item, call in pairs if _function_name(call) in _COUNTS]
     zero = exp.Literal.number(0)
-    return _read(tree, {item.id: exp.func("COALESCE", column(item), zero) for item in counts})
+    return _substitute_columns(
+        tree, {item.id: exp.func("COALESCE", column(item), zero) for item in counts}
+    )
 
 
-def _read(tree: exp.Expr, values: Mapping[str, exp.Expr]) -> exp.Expr:
-    """The expression with values in the place of columns."""
+def _substitute_columns(tree: exp.Expr, values: Mapping[str, exp.Expr]) -> exp.Expr:
+    """Replace columns of an expression by values."""
 
     def swap(part: exp.Expr) -> exp.Expr:
         value = values.get(part.name) if isinstance(part, exp.Column) else None
@@ -444,9 +451,11 @@ def _read(tree: exp.Expr, values: Mapping[str, exp.Expr]) -> exp.Expr:
     return tree.copy().transform(swap)
 
 
-def _swapped(tree: exp.Expr, values: Mapping[int, exp.Expr]) -> exp.Expr:
+def _substitute_subqueries(tree: exp.Expr, values: Mapping[int, exp.Expr]) -> exp.Expr:
     def swap(part: exp.Expr) -> exp.Expr:
-        value = values.get(part.meta.get(NUMBER, -1)) if isinstance(part, exp.Query) else None
+        value = (
+            values.get(part.meta.get(SUBQUERY_NUMBER, -1)) if isinstance(part, exp.Query) else None
+        )
         return part if value is None else value.copy()
 
     return tree.copy().transform(swap)
