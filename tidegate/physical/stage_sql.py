@@ -468,9 +468,10 @@ class MaskedWriter(SqlWriter):
 
 
 class LastWriter(MaskedWriter):
-    """Prints the stage of sinks. It drops filtered rows except for samples, whose event times are
-    reported.
-    time is looked at (`samples`). So the time that is shown is never too late."""
+    """Prints the stage of sinks, without filtered rows.
+
+    With `samples` some of them stay, so that their event times are reported.
+    """
 
     def __init__(
         self, leaf: Leaf, with_now: bool, samples: bool, guard: Guard | None = None

@@ -135,7 +135,9 @@ def _scans_below(
 @dataclass(frozen=True)
 class SharedScan:
     """One read for several scans: the splits of the first, and the columns of all.
-    the stream of each."""
+
+    `streams` are the streams that the records are counted for.
+    """
 
     leader: str
     read: Read
