@@ -31,8 +31,8 @@ from tests.operators.asof_model import LeftRow, RightRow
 from tests.operators.batch import COUNT
 from tests.operators.harness import Harness, L, Query, Row, S, harness_of, state_limits
 from tests.operators.join_harness import HOWS
-from tests.operators.window_model import windows_of
 from tests.operators.over_queries import TYPES, OverQuery, total
+from tests.operators.window_model import windows_of
 from tidegate.columns import BEFORE, DELETE
 from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.hold import HoldOperator

@@ -1,4 +1,4 @@
-"""Operator state through a checkpoint: what is restored goes on as if nothing had happened."""
+"""Operator state that is restored continues as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def after_restart(query: Query, first: list[Row], second: list[Row]) -> Harness:
     return run
 
 
-def test_checkpoint_roundtrip_single_group_sum() -> None:
+def test_sum_continues_after_a_restart() -> None:
     run = after_restart(SUM, [Row(0, (), (10,)), Row(0, (), (20,))], [Row(0, (), (30,))])
     assert run.epochs[-1].main == [(30, "-U"), (60, "+U")]
 
 
-def test_checkpoint_roundtrip_multi_group_avg() -> None:
+def test_averages_by_key_continue_after_a_restart() -> None:
     first = [Row(0, ("a",), (1.0,)), Row(0, ("b",), (5.0,)), Row(0, (None,), (2.0,))]
     run = after_restart(AVG, first, [Row(0, ("a",), (2.0,)), Row(0, (None,), (4.0,))])
-    now = {row[0]: row[1] for row in run.epochs[-1].main if row[-1] == "+U"}
-    assert now == {"a": 1.5, None: 3.0}
+    averages = {row[0]: row[1] for row in run.epochs[-1].main if row[-1] == "+U"}
+    assert averages == {"a": 1.5, None: 3.0}
 
 
-def test_checkpoint_roundtrip_eowc_tumbling_window() -> None:
+def test_open_window_continues_after_a_restart() -> None:
     run = after_restart(WINDOWS, [Row(1, (), (1,))], [Row(2, (), (2,))])
     assert run.rows([], 10).main == [(0, 10, 3)]
 
 
-def test_checkpoint_roundtrip_eowc_multiple_windows() -> None:
+def test_several_windows_continue_after_a_restart() -> None:
     first = [Row(1, (), (1,)), Row(11, (), (10,)), Row(-5, (), (100,))]
     run = after_restart(WINDOWS, first, [Row(12, (), (2,)), Row(25, (), (7,))])
     assert run.rows([], 20).main == [(0, 10, 1), (10, 20, 12)]
@@ -52,7 +52,7 @@ def test_checkpoint_roundtrip_eowc_multiple_windows() -> None:
     assert run.end().main == [(20, 30, 7)]
 
 
-def test_restore_missing_key_is_noop() -> None:
+def test_empty_state_can_be_restored() -> None:
     run = harness_of(WINDOWS)
     run.store = MemoryStore.restore(MemoryStore().snapshot())
     run.rows([Row(1, (), (1,))], 0)
@@ -60,8 +60,8 @@ def test_restore_missing_key_is_noop() -> None:
     assert {report["discarded"] for report in run.epochs[-1].reports} == {0}
 
 
-def test_restore_fingerprint_mismatch_skips_query() -> None:
-    """Another query starts afresh and says so; time does not go back with it."""
+def test_state_of_another_query_is_discarded() -> None:
+    """The watermark is kept."""
     run = harness_of(WINDOWS)
     run.rows([Row(1, (), (1,))], 5)
     changed = replace(WINDOWS, panes=Panes("TUMBLE", 20, 20))
@@ -72,8 +72,7 @@ def test_restore_fingerprint_mismatch_skips_query() -> None:
     assert run.end().main == [(0, 20, 6)]
 
 
-def test_checkpoint_empty_state_returns_none() -> None:
-    """Windows that have closed leave nothing but the clock."""
+def test_closed_windows_leave_no_state() -> None:
     for query in (WINDOWS, replace(WINDOWS, panes=None, gap_us=10), replace(WINDOWS, mode="early")):
         run = harness_of(query)
         run.rows([Row(1, (), (1,))], 0)
@@ -98,11 +97,11 @@ BATCHES = st.lists(
 
 
 def outputs(run: Harness, batches: list[list[tuple[int, str, int]]], restart: bool) -> list[Any]:
-    query_keys = 1 if run.runner.operator.shuffle_schemas[0][0].get_field_index("k0") >= 0 else 0
+    key_count = 1 if run.runner.operator.shuffle_schemas[0][0].get_field_index("k0") >= 0 else 0
     for number, batch in enumerate(batches):
-        rows = [Row(ts, (key,) * query_keys, (value,)) for ts, key, value in batch]
-        mark = max((row.ts for row in rows), default=0) - 5
-        run.rows(rows, mark if rows else None, now_us=number)
+        rows = [Row(ts, (key,) * key_count, (value,)) for ts, key, value in batch]
+        watermark_us = max((row.ts for row in rows), default=0) - 5
+        run.rows(rows, watermark_us if rows else None, now_us=number)
         if restart:
             run.restart()
     run.end()
@@ -112,9 +111,9 @@ def outputs(run: Harness, batches: list[list[tuple[int, str, int]]], restart: bo
 @pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))
 @settings(deadline=None, max_examples=15)
 @given(batches=BATCHES)
-def test_checkpoint_and_restore_is_the_same_as_processing_them_all(
+def test_restarts_change_neither_output_nor_state(
     query: Query, batches: list[list[tuple[int, str, int]]]
 ) -> None:
-    straight, restarted = harness_of(query), harness_of(query)
-    assert outputs(straight, batches, False) == outputs(restarted, batches, True)
-    assert straight.store.snapshot() == restarted.store.snapshot()
+    uninterrupted, restarted = harness_of(query), harness_of(query)
+    assert outputs(uninterrupted, batches, False) == outputs(restarted, batches, True)
+    assert uninterrupted.store.snapshot() == restarted.store.snapshot()

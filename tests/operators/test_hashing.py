@@ -1,4 +1,4 @@
-"""The hash of keys: equal keys have equal ones, for ever, and both its halves are spread evenly."""
+"""Hashes of keys: they never change, equal keys have equal hashes, and they are evenly distributed."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ GOLDEN_ALL = [
 
 def hashes(*columns: pa.Array) -> list[int]:
     chunked = [pa.chunked_array([column]) for column in columns]
-    return [int(found) for found in hash_rows(chunked, len(columns[0]))]
+    return [int(value) for value in hash_rows(chunked, len(columns[0]))]
 
 
 def test_hashes_never_change() -> None:
-    """State lies where they say."""
+    """They decide in which key group state is stored."""
     longs = pa.array([0, 1, -1, 2**63 - 1, None], L)
     doubles = pa.array([0.0, 1.5, float("nan"), float("inf"), None], D)
     days = pa.array([date(1970, 1, 2), date(1969, 12, 31), None, date(1, 1, 1), date.max], DATE)
@@ -50,7 +50,7 @@ def test_hashes_never_change() -> None:
     assert hashes(longs, doubles, days, times, flags) == GOLDEN_ALL
 
 
-def test_zeros_and_nans_that_are_equal_have_equal_hashes() -> None:
+def test_zeros_and_nans_have_equal_hashes() -> None:
     (other_nan,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))
     column = pa.array(np.array([0.0, -0.0, np.nan, -np.nan, other_nan]))
     zero, minus_zero, *nans = hashes(column)
@@ -59,31 +59,28 @@ def test_zeros_and_nans_that_are_equal_have_equal_hashes() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_size=1), st.data())
-def test_a_hash_does_not_depend_on_other_rows(
-    values: list[int | None], data: st.DataObject
-) -> None:
-    cut = data.draw(st.integers(0, len(values)))
-    chunks = pa.chunked_array([pa.array(values[:cut], L), pa.array(values[cut:], L)])
-    together = hash_rows([chunks], len(values)).tolist()
-    assert together == [hashes(pa.array([value], L))[0] for value in values]
+def test_hash_does_not_depend_on_other_rows(values: list[int | None], data: st.DataObject) -> None:
+    split = data.draw(st.integers(0, len(values)))
+    chunks = pa.chunked_array([pa.array(values[:split], L), pa.array(values[split:], L)])
+    all_hashes = hash_rows([chunks], len(values)).tolist()
+    assert all_hashes == [hashes(pa.array([value], L))[0] for value in values]
 
 
-def test_the_order_of_columns_and_their_number_matter() -> None:
+def test_hash_depends_on_order_and_number_of_columns() -> None:
     one, two = pa.array([1], L), pa.array([2], L)
     assert len({hashes(one)[0], hashes(one, two)[0], hashes(two, one)[0], hashes(one, one)[0]}) == 4
 
 
-def test_both_halves_are_spread_evenly() -> None:
-    """The lower half chooses the key group, the upper one the part in it."""
-    found = hash_rows([pa.chunked_array([pa.array(np.arange(64_000))])], 64_000)
-    for half in (found, found >> 32):
+def test_both_halves_are_evenly_distributed() -> None:
+    result = hash_rows([pa.chunked_array([pa.array(np.arange(64_000))])], 64_000)
+    for half in (result, result >> 32):
         counts = np.bincount(np.mod(half, 64))
         assert counts.min() > 800 and counts.max() < 1200
 
 
 NESTED = pa.struct([("a", L), ("b", pa.list_(pa.string()))])
 MAP = pa.map_(pa.string(), D)
-# A value of each type that Spark sends, and NULL.
+# Values of each type that Spark sends, and NULL.
 GOLDEN: list[tuple[pa.DataType, list[Any], list[int]]] = [
     (pa.string(), ["", "a", "naïve", "longer than two words", None], [3_400_964_856_525_257_824, -5_777_231_956_989_992_864, 7_953_064_782_244_495_583, 4_789_468_111_813_970_540, 6_728_581_669_027_343_264]),
     (pa.binary(), [b"", b"\0", None], [3_400_964_856_525_257_824, 6_840_570_681_593_501_766, 6_728_581_669_027_343_264]),
@@ -104,12 +101,12 @@ def test_hashes_of_all_types_never_change(
     kind: pa.DataType, values: list[Any], expected: list[int]
 ) -> None:
     assert hashes(pa.array(values, kind)) == expected
-    # Neither rows before nor chunks matter.
+    # A slice of a larger array has the same hashes.
     padded = pa.array([*values, *values], kind).slice(len(values))
     assert hashes(padded) == expected
 
 
-def test_text_is_told_apart_by_length_bytes_and_place() -> None:
+def test_texts_with_other_lengths_bytes_or_order_have_other_hashes() -> None:
     texts = ["", "\0", "\0\0", "a", "a\0", "aa", "a" * 8, "a" * 9, "a" * 16, "a" * 17]
     texts += ["abcdefgh12345678", "12345678abcdefgh", "é", "e\u0301"]
     assert len(set(hashes(pa.array([*texts, None])))) == len(texts) + 1
@@ -119,31 +116,31 @@ def test_text_is_told_apart_by_length_bytes_and_place() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=40)), min_size=1, max_size=30))
-def test_the_hash_of_a_text_does_not_depend_on_other_rows(texts: list[str | None]) -> None:
-    together = hashes(pa.array(texts, pa.string()))
-    assert together == [hashes(pa.array([text], pa.string()))[0] for text in texts]
-    assert len(set(together)) == len(set(texts))
+def test_hash_of_text_does_not_depend_on_other_rows(texts: list[str | None]) -> None:
+    all_hashes = hashes(pa.array(texts, pa.string()))
+    assert all_hashes == [hashes(pa.array([text], pa.string()))[0] for text in texts]
+    assert len(set(all_hashes)) == len(set(texts))
 
 
-def test_many_texts_spread_evenly_and_do_not_collide() -> None:
+def test_many_texts_are_evenly_distributed_without_collisions() -> None:
     texts = pa.array([f"user-{number}" for number in range(200_000)])
-    found = hash_rows([texts], len(texts))
-    assert len(np.unique(found)) == len(texts)
-    for half in (found, found >> 32):
+    result = hash_rows([texts], len(texts))
+    assert len(np.unique(result)) == len(texts)
+    for half in (result, result >> 32):
         counts = np.bincount(np.mod(half, 64))
         assert counts.min() > 2_800 and counts.max() < 3_450
 
 
-def test_nested_values_that_are_equal_have_equal_hashes() -> None:
+def test_equal_nested_values_have_equal_hashes() -> None:
     zeros = pa.struct([("x", D), ("y", pa.list_(D))])
     one, other = hashes(pa.array([{"x": 0.0, "y": [-0.0]}, {"x": -0.0, "y": [0.0]}], zeros))
     assert one == other
     maps = [[("a", 0.0), ("b", 1.0)], [("b", 1.0), ("a", -0.0)], [("a", 1.0), ("b", 0.0)]]
-    first, turned, swapped = hashes(pa.array(maps, MAP))
-    assert first == turned != swapped
+    first, reordered, other_map = hashes(pa.array(maps, MAP))
+    assert first == reordered != other_map
 
 
-def test_arrays_are_told_apart_by_order_and_length() -> None:
+def test_arrays_with_other_order_or_length_have_other_hashes() -> None:
     lists = [[], [1], [1, 2], [2, 1], [1, 2, 0], [None], [None, None], None]
     assert len(set(hashes(pa.array(lists, pa.list_(L))))) == len(lists)
     structs = [{"a": None, "b": None}, None, {"a": None, "b": []}, {"a": 1, "b": ["x", "y"]}]

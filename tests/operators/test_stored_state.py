@@ -1,7 +1,7 @@
-"""A stored state of each operator, as an earlier version left it: a change that breaks it is seen.
+"""The stored state of each operator, as an earlier version wrote it, can still be read.
 
-If one of these must change, raise the version in the operator's `state_format`, write the files anew
-with `pytest --regenerate`, and say in the changelog that saved state becomes invalid.
+If the format must change, raise the version in the operator's `state_format`, regenerate the files
+with `pytest --regenerate`, and note in the changelog that saved state becomes invalid.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ GROUPS: dict[str, Any] = {
 }
 RANKING = Ranking((S,), (Ordering(D, descending=True, nulls_first=False),), (S, D), 2)
 FIRST = Ranking((S,), (), (S, D), 1)
-# A rank, a sum that is carried on, a bag that is, and the row before.
+# A rank, a running sum, a running count of distinct values, and the previous row.
 FUNCTIONS = (
     OverFunction("ROW_NUMBER", pa.int32()),
     OverFunction("SUM", D, frame=Frame(False, None, 0), call=CALLS[1]),
@@ -80,7 +80,7 @@ FUNCTIONS = (
     ),
     OverFunction("LAG", D, shift=-1, argument=D),
 )
-# A row, any number of rows that are larger than the one before them, with a row to look back at.
+# A row, then any number of rows that are larger than the previous one.
 RISING = Program(
     (Accept(), Take(1, 2), Fork(1, 0), Take(0, 2)),
     3,
@@ -144,12 +144,12 @@ OPERATORS: dict[str, tuple[Operator, int]] = {
 }
 
 
-def rows(*listed: tuple[str, float, int], first: int = 0) -> pa.Table:
-    """(key, value, time) with everything that some operator asks for."""
-    keys, values = [key for key, _, _ in listed], [value for _, value, _ in listed]
-    count = len(listed)
+def input_rows(*rows: tuple[str, float, int], first: int = 0) -> pa.Table:
+    """Return rows of (key, value, time) with the columns of all operators."""
+    keys, values = [key for key, _, _ in rows], [value for _, value, _ in rows]
+    count = len(rows)
     columns: dict[str, Any] = {
-        PANE: pa.array([at for _, _, at in listed], L),
+        PANE: pa.array([ts for _, _, ts in rows], L),
         HASH: pa.array(hash_rows([pa.array(keys, S)], count)),
         "k0": pa.array(keys, S),
         "c0": pa.array(keys, S),
@@ -160,36 +160,44 @@ def rows(*listed: tuple[str, float, int], first: int = 0) -> pa.Table:
     }
     for name in ("c1", "o0", VALUE, "a1_0", "a2_0", "a3_0", "v0"):
         columns[name] = pa.array(values, D)
-    columns[TIME] = pa.array([at - 1 for _, _, at in listed], L)
+    columns[TIME] = pa.array([ts - 1 for _, _, ts in rows], L)
     return pa.table(columns)
 
 
-BEFORE = (rows(("a", 1.5, 12), ("b", 2.0, 14), ("a", -0.0, 17)), rows(("a", 3.0, 18), first=3))
-SINCE = rows(("a", 9.0, 19), ("c", 4.0, 21), first=4)
+STORED_ROWS = (
+    input_rows(("a", 1.5, 12), ("b", 2.0, 14), ("a", -0.0, 17)),
+    input_rows(("a", 3.0, 18), first=3),
+)
+LATER_ROWS = input_rows(("a", 9.0, 19), ("c", 4.0, 21), first=4)
 
 
 def step(
-    store: MemoryStore, operator: Operator, ports: int, table: pa.Table | None, mark: int, now: int
+    store: MemoryStore,
+    operator: Operator,
+    ports: int,
+    table: pa.Table | None,
+    watermark_us: int,
+    now: int,
 ) -> list[tuple[Any, ...]]:
     origins = tuple((Origin(port),) for port in range(ports))
     runner = Runner(1, operator, origins, canonical_form="as it was")
     inputs: list[Any] = [[] for _ in range(ports)]
     if table is not None:
         op = AFTER if isinstance(operator, NormalizeOperator) else INSERT
-        full = table.append_column(OP, pa.repeat(pa.scalar(op), table.num_rows))
+        rows = table.append_column(OP, pa.repeat(pa.scalar(op), table.num_rows))
         if isinstance(operator, OverOperator):
-            full = full.drop_columns("o0").append_column("o0", full.column(PANE))
-        inputs = [[operator.pre_aggregate(port, full)] for port in range(ports)]
-    updates = [WatermarkUpdate(port, 0, mark) for port in range(ports)]
+            rows = rows.drop_columns("o0").append_column("o0", rows.column(PANE))
+        inputs = [[operator.pre_aggregate(port, rows)] for port in range(ports)]
+    updates = [WatermarkUpdate(port, 0, watermark_us) for port in range(ports)]
     result = runner.run(store.backend(1, 0), inputs, updates, now, key_group=0)
-    assert not result.report["discarded"], "another version wrote this state"
-    return [row for out in result.output.main for row in rows_of(out)]
+    assert not result.report["discarded"], "the state has another fingerprint"
+    return [row for table in result.output.main for row in rows_of(table)]
 
 
-def later(store: MemoryStore, operator: Operator, ports: int) -> list[list[tuple[Any, ...]]]:
-    """What comes out after the state was stored: with more rows, and at the end."""
+def outputs(store: MemoryStore, operator: Operator, ports: int) -> list[list[tuple[Any, ...]]]:
+    """Return the output after the state has been stored: with more rows, and at the end."""
     return [
-        step(store, operator, ports, SINCE, 16, 60),
+        step(store, operator, ports, LATER_ROWS, 16, 60),
         step(store, operator, ports, None, END_US, 70),
     ]
 
@@ -199,17 +207,17 @@ def test_stored_state_can_be_read(name: str, request: pytest.FixtureRequest) -> 
     operator, ports = OPERATORS[name]
     path = STORED / f"{name}.state"
     store = MemoryStore()
-    for number, table in enumerate(BEFORE):
-        # Of an OVER some rows are out already, and matches are open.
-        mark = (14 if isinstance(operator, OverOperator | MatchOperator) else 10) + number
-        step(store, operator, ports, table, mark, 10 + number)
+    for number, table in enumerate(STORED_ROWS):
+        # OVER has emitted some rows, and some matches are incomplete.
+        watermark_us = (14 if isinstance(operator, OverOperator | MatchOperator) else 10) + number
+        step(store, operator, ports, table, watermark_us, 10 + number)
     stored = store.snapshot()
     if request.config.getoption("--regenerate"):
         path.write_bytes(stored)
     assert path.exists(), f"{path.name} is missing: pytest --regenerate writes it"
-    found = later(MemoryStore.restore(path.read_bytes()), operator, ports)
-    assert repr(found) == repr(later(store, operator, ports))
-    assert any(found), "the state says something"
+    restored = outputs(MemoryStore.restore(path.read_bytes()), operator, ports)
+    assert repr(restored) == repr(outputs(store, operator, ports))
+    assert any(restored), "the state affects the output"
 
 
 def test_every_operator_has_a_stored_state() -> None:

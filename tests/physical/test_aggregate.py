@@ -1,4 +1,4 @@
-"""What an aggregate asks of its input."""
+"""The plan of a GROUP BY: its calls, and the delay of its output watermark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tidegate.physical.operator_kind import Unrunnable
 from tidegate.plan import nodes as n
 
 
-def planned(query: str) -> list[AggregatePlan]:
-    """The aggregates of a query, the outer ones first."""
+def plans_of(query: str) -> list[AggregatePlan]:
+    """Return the aggregates of a query, outer ones first."""
     return [
         plan_aggregate(node) for node in n.walk(accepted(query)) if isinstance(node, n.Aggregate)
     ]
@@ -30,23 +30,25 @@ def planned(query: str) -> list[AggregatePlan]:
         ("string_agg(channel, ';')", "string_agg", 1, (";",)),
     ],
 )
-def test_calls(call: str, function: str, arguments: int, constants: tuple[object, ...]) -> None:
-    (plan,) = planned(f"SELECT {call} AS x FROM bids EMIT CHANGES")
-    (found,) = plan.calls
-    assert (found.function, len(found.arguments), found.constants) == (
+def test_literals_of_a_call_are_constants(
+    call: str, function: str, arguments: int, constants: tuple[object, ...]
+) -> None:
+    (plan,) = plans_of(f"SELECT {call} AS x FROM bids EMIT CHANGES")
+    (planned,) = plan.calls
+    assert (planned.function, len(planned.arguments), planned.constants) == (
         function,
         arguments,
         constants,
     )
 
 
-def test_what_must_be_constant_is_rejected_otherwise() -> None:
+def test_argument_that_must_be_constant_is_rejected_otherwise() -> None:
     with pytest.raises(Unrunnable, match="is not a constant"):
-        planned("SELECT approx_percentile(price, price / 10) AS x FROM bids EMIT CHANGES")
+        plans_of("SELECT approx_percentile(price, price / 10) AS x FROM bids EMIT CHANGES")
 
 
 @pytest.mark.parametrize(
-    ("window", "emit", "behind_us"),
+    ("window", "emit", "delay_us"),
     [
         ("TUMBLE(ts, INTERVAL '1' MINUTE)", "", 0),
         ("TUMBLE(ts, INTERVAL '1' MINUTE)", "ALLOW LATENESS INTERVAL '3' SECOND", 3_000_000),
@@ -54,9 +56,9 @@ def test_what_must_be_constant_is_rejected_otherwise() -> None:
         ("SESSION(ts, INTERVAL '1' MINUTE)", "ALLOW LATENESS INTERVAL '3' SECOND", 3_000_001),
     ],
 )
-def test_a_session_that_ends_at_the_watermark_is_yet_to_come(
-    window: str, emit: str, behind_us: int
+def test_output_watermark_is_delayed_by_lateness_and_for_sessions(
+    window: str, emit: str, delay_us: int
 ) -> None:
     query = f"SELECT window_end, count(*) AS n FROM bids GROUP BY {window} EMIT ON WINDOW CLOSE"
-    (plan,) = planned(f"{query} {emit}")
-    assert output_watermark_delay_us(plan.node) == behind_us
+    (plan,) = plans_of(f"{query} {emit}")
+    assert output_watermark_delay_us(plan.node) == delay_us
