@@ -1,7 +1,7 @@
-"""MATCH_RECOGNIZE twice: as SQL that goes the whole way to the operator, and as a plain matcher.
+"""MATCH_RECOGNIZE twice: as SQL that is compiled to the operator, and as a plain matcher.
 
-The matcher knows nothing of epochs: it sorts all rows and tries all ways in the order in which SQL
-prefers them. Patterns are nested tuples, conditions are pairs of SQL and a Python function.
+The matcher works in batch: it sorts all rows and tries all alternatives in the order of preference.
+Patterns are nested tuples; a condition is a pair of SQL and a Python function.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.sql.quoting import quoted
 
 SECOND = 1_000_000
-Pattern = Any  # ("var", name), ("seq", …), ("or", …), ("rep", pattern, least, most, reluctant)
+# ("var", name), ("seq", …), ("or", …), ("rep", pattern, minimum, maximum, reluctant)
+Pattern = Any
 
 
-# The SQL
+# ---- The SQL
 
 
 def pattern_sql(pattern: Pattern) -> str:
@@ -43,14 +44,14 @@ def pattern_sql(pattern: Pattern) -> str:
         return "(" + " ".join(map(pattern_sql, rest)) + ")"
     if kind == "or":
         return "(" + " | ".join(map(pattern_sql, rest)) + ")"
-    part, least, most, reluctant = rest
-    short = {(0, 1): "?", (0, None): "*", (1, None): "+"}.get((least, most))
-    short = short or "{" + f"{least},{'' if most is None else most}" + "}"
+    part, minimum, maximum, reluctant = rest
+    short = {(0, 1): "?", (0, None): "*", (1, None): "+"}.get((minimum, maximum))
+    short = short or "{" + f"{minimum},{'' if maximum is None else maximum}" + "}"
     return f"({pattern_sql(part)}){short}{'?' if reluctant else ''}"
 
 
 def lengths(pattern: Pattern) -> set[int]:
-    """How many rows a match can have; more than a few are as good as one more."""
+    """Return possible lengths of a match; an unbounded repetition counts for two lengths."""
     kind, *rest = pattern
     if kind == "var":
         return {1}
@@ -58,47 +59,48 @@ def lengths(pattern: Pattern) -> set[int]:
         return set().union(*map(lengths, rest))
     if kind == "seq":
         parts = [lengths(part) for part in rest]
-        return {sum(chosen) for chosen in itertools.product(*parts)}
-    part, least, most, _ = rest
-    times = range(least, (least + 1 if most is None else most) + 1)
+        return {sum(sizes) for sizes in itertools.product(*parts)}
+    part, minimum, maximum, _ = rest
+    times = range(minimum, (minimum + 1 if maximum is None else maximum) + 1)
     return {n * size for n in times for size in lengths(part)}
 
 
 class Rows:
-    """What a condition or a measure sees: the rows of a partition, and which are taken for what."""
+    """What a condition or measure reads: the rows of a partition and their variables."""
 
-    def __init__(self, rows: Sequence[Row], taken: Sequence[tuple[int, str]]) -> None:
-        self.rows, self.taken = rows, taken
+    def __init__(self, rows: Sequence[Row], assigned: Sequence[tuple[int, str]]) -> None:
+        self.rows, self.assigned = rows, assigned
 
-    def places(self, names: str | None) -> list[int]:
-        return [at for at, name in self.taken if names is None or name in names.split()]
+    def positions(self, names: str | None) -> list[int]:
+        return [at for at, name in self.assigned if names is None or name in names.split()]
 
     def price(self, at: int | None) -> Any:
         return None if at is None or at < 0 else self.rows[at].values[0]
 
     def last(self, names: str | None = None, offset: int = 0, back: int = 0) -> Any:
-        found = self.places(names)
-        return self.price(found[-1 - offset] - back) if offset < len(found) else None
+        rows = self.positions(names)
+        return self.price(rows[-1 - offset] - back) if offset < len(rows) else None
 
     def first(self, names: str | None = None, offset: int = 0, back: int = 0) -> Any:
-        found = self.places(names)
-        return self.price(found[offset] - back) if offset < len(found) else None
+        rows = self.positions(names)
+        return self.price(rows[offset] - back) if offset < len(rows) else None
 
     def prices(self, names: str | None = None) -> list[Any]:
-        found = [self.price(at) for at in self.places(names)]
-        return [price for price in found if price is not None]
+        prices = [self.price(at) for at in self.positions(names)]
+        return [price for price in prices if price is not None]
 
 
-Said = tuple[str, Callable[[Rows, str, str], Any]]
+# A template of SQL and a function; {v} is a variable, {w} another one.
+Expression = tuple[str, Callable[[Rows, str, str], Any]]
 
 
 @dataclass(frozen=True)
 class MatchQuery:
-    """`conditions` and `measures` are (template, function): {v} is a variable, {w} another one."""
+    """`conditions` and `measures` have two variables and an expression over them."""
 
     pattern: Pattern
-    conditions: tuple[tuple[str, str, Said], ...]
-    measures: tuple[tuple[str, str, Said], ...]
+    conditions: tuple[tuple[str, str, Expression], ...]
+    measures: tuple[tuple[str, str, Expression], ...]
     skip: str = "PAST LAST ROW"
     within: int | None = None
     ttl_us: int | None = None
@@ -119,109 +121,117 @@ class MatchQuery:
         )
 
     @property
-    def is_on_time(self) -> bool:
-        """Whether it is known how far behind the watermark matches come out."""
-        sizes = lengths(self.pattern)
-        return self.within is not None or len(sizes) == 1
+    def has_bounded_delay(self) -> bool:
+        """Whether the delay of matches behind the watermark is bounded."""
+        return self.within is not None or len(lengths(self.pattern)) == 1
 
-    def built(self) -> tuple[Operator, PortPlan]:
-        """The operator and its port, by all the layers there are but Spark."""
+    def build(self) -> tuple[Operator, PortPlan]:
+        """Compile the SQL to the operator and its port, without Spark."""
         plan = optimize(accepted(self.sql, "state_ttl = '1 day', validator = 'off'"))
         node = next(node for node in n.walk(plan) if isinstance(node, n.Match))
         assert not list(KIND.rejections(node))
-        made = KIND.build(node, Request(_types(node), NO_LIMITS, self.keeps_late))
-        return made.operator, made.ports[0]
+        built = KIND.build(node, Request(_types(node), NO_LIMITS, self.keeps_late))
+        return built.operator, built.ports[0]
 
     def harness(self) -> Harness:
-        operator, port = self.built()
+        operator, port = self.build()
         operator = replace(operator, ttl_us=self.ttl_us)  # type: ignore[type-var]
         return Harness(lambda: operator, lambda rows: _stage(rows, port))
 
-    # Batch
+    # The plain matcher
 
     def in_batch(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = []
+        """Return the matches of all rows."""
+        results: list[tuple[Any, ...]] = []
         for key in {row.keys for row in rows}:
-            own = sorted((r for r in rows if r.keys == key), key=lambda r: (r.ts, r.id))
-            found += [(*key, *self._measured(own, taken)) for taken in self._matches(own)]
-        return found
+            partition = sorted((r for r in rows if r.keys == key), key=lambda r: (r.ts, r.id))
+            results += [
+                (*key, *self._measures(partition, assigned))
+                for assigned in self._matches(partition)
+            ]
+        return results
 
-    def _measured(self, rows: Sequence[Row], taken: list[tuple[int, str]]) -> list[Any]:
-        seen = Rows(rows, taken)
-        said = [function(seen, v, w) for v, w, (_, function) in self.measures]
-        return [rows[taken[-1][0]].ts, *said]
+    def _measures(self, rows: Sequence[Row], assigned: list[tuple[int, str]]) -> list[Any]:
+        inputs = Rows(rows, assigned)
+        values = [function(inputs, v, w) for v, w, (_, function) in self.measures]
+        return [rows[assigned[-1][0]].ts, *values]
 
     def _matches(self, rows: Sequence[Row]) -> Iterator[list[tuple[int, str]]]:
-        at = 0
-        while at < len(rows):
-            taken = next(self._ways(self.pattern, rows, at, []), None)
-            if taken is None:
-                at += 1
+        start = 0
+        while start < len(rows):
+            assigned = next(self._alternatives(self.pattern, rows, start, []), None)
+            if assigned is None:
+                start += 1
                 continue
-            yield taken
-            at = self._next(taken)
+            yield assigned
+            start = self._next_start(assigned)
 
-    def _next(self, taken: list[tuple[int, str]]) -> int:
+    def _next_start(self, assigned: list[tuple[int, str]]) -> int:
         if self.skip == "PAST LAST ROW":
-            return taken[-1][0] + 1
+            return assigned[-1][0] + 1
         if self.skip == "TO NEXT ROW":
-            return taken[0][0] + 1
-        _, way, name = self.skip.split()
-        places = [at for at, own in taken if own == name]
-        return places[0] if way == "FIRST" else places[-1]
+            return assigned[0][0] + 1
+        _, end, name = self.skip.split()
+        rows = [at for at, variable in assigned if variable == name]
+        return rows[0] if end == "FIRST" else rows[-1]
 
-    def _ways(
-        self, pattern: Pattern, rows: Sequence[Row], first: int, taken: list[tuple[int, str]]
+    def _alternatives(
+        self, pattern: Pattern, rows: Sequence[Row], first: int, assigned: list[tuple[int, str]]
     ) -> Iterator[list[tuple[int, str]]]:
-        """All ways to go on, those that are preferred first."""
+        """Yield all ways to match a pattern after the assigned rows, in the order of preference."""
         kind, *rest = pattern
         if kind == "var":
-            more = self._taken(rest[0], rows, first, taken)
-            if more is not None:
-                yield more
+            extended = self._assign(rest[0], rows, first, assigned)
+            if extended is not None:
+                yield extended
         elif kind == "or":
             for part in rest:
-                yield from self._ways(part, rows, first, taken)
+                yield from self._alternatives(part, rows, first, assigned)
         elif kind == "seq":
             head, *tail = rest
-            for more in self._ways(head, rows, first, taken):
+            for extended in self._alternatives(head, rows, first, assigned):
                 if tail:
-                    yield from self._ways(("seq", *tail), rows, first, more)
+                    yield from self._alternatives(("seq", *tail), rows, first, extended)
                 else:
-                    yield more
+                    yield extended
         else:
-            yield from self._repeated(rest, rows, first, taken)
+            yield from self._repetitions(rest, rows, first, assigned)
 
-    def _repeated(
-        self, rest: list[Any], rows: Sequence[Row], first: int, taken: list[tuple[int, str]]
+    def _repetitions(
+        self, rest: list[Any], rows: Sequence[Row], first: int, assigned: list[tuple[int, str]]
     ) -> Iterator[list[tuple[int, str]]]:
-        part, least, most, reluctant = rest
-        if reluctant and least == 0:
-            yield taken
-        if most is None or most > 0:
-            less = ("rep", part, max(0, least - 1), None if most is None else most - 1, reluctant)
-            for more in self._ways(part, rows, first, taken):
-                yield from self._ways(less, rows, first, more)
-        if not reluctant and least == 0:
-            yield taken
+        part, minimum, maximum, reluctant = rest
+        if reluctant and minimum == 0:
+            yield assigned
+        if maximum is None or maximum > 0:
+            fewer = (
+                "rep",
+                part,
+                max(0, minimum - 1),
+                None if maximum is None else maximum - 1,
+                reluctant,
+            )
+            for extended in self._alternatives(part, rows, first, assigned):
+                yield from self._alternatives(fewer, rows, first, extended)
+        if not reluctant and minimum == 0:
+            yield assigned
 
-    def _taken(
-        self, name: str, rows: Sequence[Row], first: int, taken: list[tuple[int, str]]
+    def _assign(
+        self, name: str, rows: Sequence[Row], first: int, assigned: list[tuple[int, str]]
     ) -> list[tuple[int, str]] | None:
-        at = first + len(taken)
+        at = first + len(assigned)
         if at >= len(rows):
             return None
         if self.within is not None and rows[at].ts - rows[first].ts >= self.within * SECOND:
             return None
-        more = [*taken, (at, name)]
+        extended = [*assigned, (at, name)]
         for v, w, (_, function) in self.conditions:
-            if v == name and function(Rows(rows, more), v, w) is not True:
+            if v == name and function(Rows(rows, extended), v, w) is not True:
                 return None
-        return more
+        return extended
 
 
-# What Spark would do
-
+# ---- The stage before the operator, which Spark would run
 
 _connection = duckdb.connect(config={"threads": 1})
 _connection.execute("SET TimeZone = 'UTC'")
@@ -238,29 +248,29 @@ _EMPTY = pa.schema(
 )
 
 
-def _duck(sql: str) -> str:
+def _duck_sql(sql: str) -> str:
     return sql.replace("`", '"').replace("1L", "1").replace("COLLECT_LIST", "list")
 
 
 def _types(node: n.Match) -> Types:
-    """The types of operands and fields, as DuckDB finds them."""
-    listed = _EMPTY.empty_table()  # noqa: F841
-    known = {quoted(item.id): item.type or "?" for item in node.input.fields}
+    """Return the types of operands and fields, inferred by DuckDB."""
+    input_table = _EMPTY.empty_table()  # noqa: F841
+    types = {quoted(item.id): item.type or "?" for item in node.input.fields}
     texts = [text for operands in KIND.operands(node) for text in operands.sql]
     for item, part in zip(node.fields[1:], node.measures, strict=True):
         tree = part.value if isinstance(part, n.Navigation) else part.call
         texts.append(f"{tree.sql('spark')} /* {item.id} */")
     for text in texts:
-        found = _connection.sql(f"SELECT {_duck(text)} FROM listed").types[0]
-        known[text] = _NAMES.get(str(found), str(found)).replace("BIGINT[]", "ARRAY<BIGINT>")
+        kind = str(_connection.sql(f"SELECT {_duck_sql(text)} FROM input_table").types[0])
+        types[text] = _NAMES.get(kind, kind).replace("BIGINT[]", "ARRAY<BIGINT>")
     for item, text in zip(node.fields[1:], texts[len(texts) - len(node.measures) :], strict=True):
-        known[quoted(item.id)] = known[text]
-    return Types(known)
+        types[quoted(item.id)] = types[text]
+    return Types(types)
 
 
 def _stage(rows: Sequence[Row], port: PortPlan) -> pa.Table:
-    """The stage below the operator."""
-    listed = pa.table(  # noqa: F841
+    """Compute the columns that the operator reads."""
+    input_table = pa.table(  # noqa: F841
         [
             pa.array([row.keys[0] for row in rows], pa.int64()),
             pa.array([row.values[0] for row in rows], pa.int64()),
@@ -271,13 +281,13 @@ def _stage(rows: Sequence[Row], port: PortPlan) -> pa.Table:
         schema=_EMPTY,
     )
     computed = dict(port.stage)
-    wanted = [f"{_duck(computed[given])} AS {name}" for name, given in port.columns]
-    found = _connection.sql(f"SELECT {', '.join(wanted)} FROM listed").arrow()
-    if isinstance(found, pa.RecordBatchReader):
-        found = found.read_all()
-    found = found.cast(pa.schema([_utc(item) for item in found.schema]))
-    keys = [canonicalize(found.column(name)) for name in found.column_names if name == "k0"]
-    return found.append_column(HASH, pa.array(hash_rows(keys, found.num_rows)))
+    columns = [f"{_duck_sql(computed[source])} AS {name}" for name, source in port.columns]
+    result = _connection.sql(f"SELECT {', '.join(columns)} FROM input_table").arrow()
+    if isinstance(result, pa.RecordBatchReader):
+        result = result.read_all()
+    result = result.cast(pa.schema([_utc(item) for item in result.schema]))
+    keys = [canonicalize(result.column(name)) for name in result.column_names if name == "k0"]
+    return result.append_column(HASH, pa.array(hash_rows(keys, result.num_rows)))
 
 
 def _utc(item: pa.Field) -> pa.Field:

@@ -1,6 +1,6 @@
-"""MATCH_RECOGNIZE over any rows, in any epochs, tasks and restarts: what a plain matcher finds.
+"""MATCH_RECOGNIZE equals a plain matcher for any rows, split into epochs and tasks, and restarts.
 
-TIDEGATE_EXAMPLES is twice the number of examples (100), TIDEGATE_SEED where they start.
+TIDEGATE_EXAMPLES is twice the number of examples (100), TIDEGATE_SEED the seed of hypothesis.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.harness import Row, state_limits
-from tests.operators.match_model import SECOND, MatchQuery, Pattern, Said
+from tests.operators.match_model import SECOND, Expression, MatchQuery, Pattern, pattern_sql
 from tidegate.errors import RunError
-from tidegate.operators.match import search as match_search
+from tidegate.operators.match import search
 from tidegate.operators.watermark import END_US, WatermarkUpdate
 from tidegate.sql import match_recognize as pt
+from tidegate.sql.dialect import DIALECT
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261116"))
@@ -58,7 +59,7 @@ def near(one: Any, other: Any) -> Any:
     return None if one is None or other is None else abs(one - other) <= 1
 
 
-CONDITIONS: list[Said] = [
+CONDITIONS: list[Expression] = [
     ("{v}.price > 2", lambda r, v, w: less(2, r.last())),
     ("price IS NOT NULL", lambda r, v, w: r.last() is not None),
     ("{v}.price < PREV({v}.price)", lambda r, v, w: less(r.last(), r.last(v, 0, 1))),
@@ -81,7 +82,7 @@ CONDITIONS: list[Said] = [
     ),
     ("sum({v}.price) < 6", lambda r, v, w: less(total(r.prices(v)), 6)),
     ("count({v}.price) < 3", lambda r, v, w: len(r.prices(v)) < 3),
-    ("count(*) < 4", lambda r, v, w: len(r.places(None)) < 4),
+    ("count(*) < 4", lambda r, v, w: len(r.positions(None)) < 4),
     (
         "avg({w}.price) > 1",
         lambda r, v, w: less(1, total(r.prices(w)) / len(r.prices(w))) if r.prices(w) else None,
@@ -114,7 +115,7 @@ def near_above(r: Any, v: str, w: str) -> Any:
     return r.last(w) + 1 >= r.last(v, 1)
 
 
-MEASURES: list[Said] = [
+MEASURES: list[Expression] = [
     ("{v}.price", lambda r, v, w: r.last(v)),
     ("price", lambda r, v, w: r.last()),
     ("FIRST({v}.price)", lambda r, v, w: r.first(v)),
@@ -122,8 +123,8 @@ MEASURES: list[Said] = [
     ("LAST({w}.price, 1)", lambda r, v, w: r.last(w, 1)),
     ("PREV({v}.price)", lambda r, v, w: r.last(v, 0, 1)),
     ("PREV(FIRST({v}.price), 2)", lambda r, v, w: r.first(v, 0, 2)),
-    ("count(*)", lambda r, v, w: len(r.places(None))),
-    ("count({v}.*)", lambda r, v, w: len(r.places(v))),
+    ("count(*)", lambda r, v, w: len(r.positions(None))),
+    ("count({v}.*)", lambda r, v, w: len(r.positions(v))),
     ("sum({v}.price)", lambda r, v, w: total(r.prices(v))),
     ("max(price)", lambda r, v, w: max(r.prices(), default=None)),
     ("collect_list({w}.price)", lambda r, v, w: r.prices(w)),
@@ -136,8 +137,9 @@ MEASURES: list[Said] = [
 
 @dataclass(frozen=True)
 class Case:
+    """A query and its epochs: rows by task, the watermark, whether a restart follows."""
+
     query: MatchQuery
-    # The rows of an epoch by task, the watermark after it, and whether it ends in a restart.
     epochs: list[tuple[list[list[list[Row]]], int, bool]]
     small: bool
 
@@ -153,29 +155,29 @@ def repeated(part: st.SearchStrategy[Pattern]) -> st.SearchStrategy[Pattern]:
 
 def patterns() -> st.SearchStrategy[Pattern]:
     parts = st.one_of(variables(), repeated(variables()))
-    some = st.lists(parts, min_size=1, max_size=3).map(lambda made: ("seq", *made))
-    either_ = st.lists(some, min_size=2, max_size=2).map(lambda made: ("or", *made))
-    # A quantifier over what may be nothing is rejected.
-    firm = st.lists(variables(), min_size=1, max_size=2).map(lambda made: ("seq", *made))
-    nested = st.lists(st.one_of(parts, either_, repeated(firm)), min_size=1, max_size=3)
-    return nested.map(lambda made: ("seq", *made))
+    some = st.lists(parts, min_size=1, max_size=3).map(lambda parts: ("seq", *parts))
+    alternatives = st.lists(some, min_size=2, max_size=2).map(lambda parts: ("or", *parts))
+    # A quantifier over a pattern that may be empty is rejected.
+    non_empty = st.lists(variables(), min_size=1, max_size=2).map(lambda parts: ("seq", *parts))
+    nested = st.lists(st.one_of(parts, alternatives, repeated(non_empty)), min_size=1, max_size=3)
+    return nested.map(lambda parts: ("seq", *parts))
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    pattern = draw(patterns().filter(lambda made: pt.shortest(parsed(made)) > 0))
-    names = pt.variables(parsed(pattern))
-    others = st.sampled_from(names)
-    chosen = draw(st.lists(st.sampled_from(names), unique=True))
+    pattern = draw(patterns().filter(lambda pattern: pt.shortest(parse(pattern)) > 0))
+    names = pt.variables(parse(pattern))
+    variable = st.sampled_from(names)
+    defined = draw(st.lists(st.sampled_from(names), unique=True))
     conditions = tuple(
-        (name, draw(others), draw(st.sampled_from(CONDITIONS))) for name in sorted(chosen)
+        (name, draw(variable), draw(st.sampled_from(CONDITIONS))) for name in sorted(defined)
     )
-    listed = [
-        (draw(others), draw(others), draw(st.sampled_from(MEASURES)))
+    drawn = [
+        (draw(variable), draw(variable), draw(st.sampled_from(MEASURES)))
         for _ in range(draw(st.integers(0, 3)))
     ]
-    # What is measured twice is one column of the operator.
-    measures = tuple({s[0].format(v=v, w=w): (v, w, s) for v, w, s in listed}.values())
+    # Equal measures are one column of the operator.
+    measures = tuple({s[0].format(v=v, w=w): (v, w, s) for v, w, s in drawn}.values())
     query = MatchQuery(
         pattern,
         conditions,
@@ -188,26 +190,24 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def skips(pattern: Pattern, names: tuple[str, ...]) -> list[str]:
-    found = ["PAST LAST ROW", "TO NEXT ROW"]
-    tree = parsed(pattern)
+    """Return the AFTER MATCH clauses that are valid for a pattern."""
+    clauses = ["PAST LAST ROW", "TO NEXT ROW"]
+    tree = parse(pattern)
     for name in names:
-        own = frozenset([name])
-        if pt.occurs(tree, own) and pt.first_place(tree, own):
-            found.append(f"TO FIRST {name}")
-        if pt.occurs(tree, own) and (pt.last_place(tree, own) or pt.first_place(tree, own)):
-            found.append(f"TO LAST {name}")
-    return found
+        group = frozenset([name])
+        if pt.occurs(tree, group) and pt.first_place(tree, group):
+            clauses.append(f"TO FIRST {name}")
+        if pt.occurs(tree, group) and (pt.last_place(tree, group) or pt.first_place(tree, group)):
+            clauses.append(f"TO LAST {name}")
+    return clauses
 
 
-def parsed(pattern: Pattern) -> pt.Pattern:
-    from tests.operators.match_model import pattern_sql
-    from tidegate.sql.dialect import DIALECT
-
+def parse(pattern: Pattern) -> pt.Pattern:
     sql = f"SELECT 1 FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN ({pattern_sql(pattern)}))"
     tree = DIALECT.parse(sql)[0]
     assert tree is not None
-    found: pt.Pattern = tree.args["from_"].this.args["match"].args["pattern"]
-    return found
+    result: pt.Pattern = tree.args["from_"].this.args["match"].args["pattern"]
+    return result
 
 
 @st.composite
@@ -215,18 +215,19 @@ def epochs(draw: st.DrawFn) -> list[tuple[list[list[list[Row]]], int, bool]]:
     keys = st.sampled_from(draw(st.sampled_from([[1], [1, 2], [None, 1, 2]])))
     prices = st.sampled_from([None, 0, 1, 2, 3, 4])
     row = st.tuples(st.integers(-2, 9), keys, prices, st.integers(0, 3))
-    found, number = [], 0
-    for listed in draw(st.lists(st.lists(row, max_size=7), max_size=6)):
+    result, number = [], 0
+    for drawn in draw(st.lists(st.lists(row, max_size=7), max_size=6)):
         tasks: list[list[list[Row]]] = [[[], []], [[], []]]
-        for ts, key, price, task in listed:
+        for ts, key, price, task in drawn:
             tasks[task // 2][task % 2].append(Row(ts * SECOND, (key,), (price,), 1, number))
             number += 1
-        mark = draw(st.integers(-3, 12)) * SECOND + draw(st.integers(-1, 1))
-        found.append((tasks, mark, draw(st.booleans())))
-    return found
+        watermark_us = draw(st.integers(-3, 12)) * SECOND + draw(st.integers(-1, 1))
+        result.append((tasks, watermark_us, draw(st.booleans())))
+    return result
 
 
-def micros(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def with_micros(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a match with its time in microseconds."""
     key, at, *rest = row
     return (key, int(at.timestamp()) * SECOND + at.microsecond, *rest)
 
@@ -239,45 +240,45 @@ def micros(row: tuple[Any, ...]) -> tuple[Any, ...]:
     suppress_health_check=list(HealthCheck),
 )
 @given(cases())
-def test_matches_are_those_of_a_plain_matcher(case: Case) -> None:
+def test_emits_the_matches_of_a_plain_matcher(case: Case) -> None:
     query = case.query
-    run, late, before = query.harness(), 0, None
+    run, late, watermark = query.harness(), 0, None
     on_time: list[Row] = []
-    found: list[tuple[Any, ...]] = []
+    emitted: list[tuple[Any, ...]] = []
     with state_limits(case.small):
-        for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)], now_us=1)
+        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)], now_us=1)
             new = [row for batches in tasks for batch in batches for row in batch]
-            kept = [row for row in new if before is None or row.ts >= before]
-            late += len(new) - len(kept)
-            on_time += kept
+            accepted = [row for row in new if watermark is None or row.ts >= watermark]
+            late += len(new) - len(accepted)
+            on_time += accepted
             assert epoch.late_rows == late
-            assert len(epoch.late) == (len(new) - len(kept)) * query.keeps_late
-            came = [micros(row) for row in epoch.main]
-            if before is not None and query.is_on_time:
-                # What reads them by their time does not find them late.
-                assert all(row[1] >= before - (query.within or 0) * SECOND for row in came)
-            before = mark if before is None else max(before, mark)
-            found += came
+            assert len(epoch.late) == (len(new) - len(accepted)) * query.keeps_late
+            matches = [with_micros(row) for row in epoch.main]
+            if watermark is not None and query.has_bounded_delay:
+                # A downstream operator must not take any match as late.
+                earliest = watermark - (query.within or 0) * SECOND
+                assert all(match[1] >= earliest for match in matches)
+            watermark = update_us if watermark is None else max(watermark, update_us)
+            emitted += matches
             if restarts:
                 run.restart()
-    assert sorted(found, key=repr) == sorted(query.in_batch(on_time), key=repr), query.sql
+    assert sorted(emitted, key=repr) == sorted(query.in_batch(on_time), key=repr), query.sql
     assert run.stored_names() == []
 
 
 V = ("seq", ("var", "A"), ("rep", ("var", "B"), 1, None, False), ("var", "C"))
-FALLS: Said = ("{v}.price < PREV({v}.price)", lambda r, v, w: less(r.last(), r.last(v, 0, 1)))
-RISES: Said = ("{v}.price > PREV({v}.price)", lambda r, v, w: less(r.last(v, 0, 1), r.last()))
-COUNT: Said = ("count(*)", lambda r, v, w: len(r.places(None)))
+FALLS: Expression = ("{v}.price < PREV({v}.price)", lambda r, v, w: less(r.last(), r.last(v, 0, 1)))
+RISES: Expression = ("{v}.price > PREV({v}.price)", lambda r, v, w: less(r.last(v, 0, 1), r.last()))
+COUNT: Expression = ("count(*)", lambda r, v, w: len(r.positions(None)))
 SHAPES = MatchQuery(V, (("B", "B", FALLS), ("C", "C", RISES)), (("A", "A", COUNT),))
 
 
-def prices(*listed: int | None, start: int = 0) -> list[Row]:
-    return [Row((start + i) * SECOND, (1,), (p,), 1, start + i) for i, p in enumerate(listed)]
+def prices(*drawn: int | None, start: int = 0) -> list[Row]:
+    return [Row((start + i) * SECOND, (1,), (p,), 1, start + i) for i, p in enumerate(drawn)]
 
 
-def test_a_forgotten_partition_begins_anew() -> None:
-    """With a time to live, rows of an open match go some time after the last row of the key."""
+def test_time_to_live_drops_the_rows_of_an_open_match() -> None:
     for ttl_us, counts in ((None, [4]), (10, [])):
         query = MatchQuery(V, SHAPES.conditions, SHAPES.measures, ttl_us=ttl_us)
         run = query.harness()
@@ -289,7 +290,7 @@ def test_a_forgotten_partition_begins_anew() -> None:
         assert [row[2] for row in run.end().main] == counts
 
 
-def test_nothing_is_kept_once_within_is_over() -> None:
+def test_within_drops_the_rows_of_a_match_that_cannot_complete() -> None:
     query = MatchQuery(V, SHAPES.conditions, SHAPES.measures, within=5)
     run = query.harness()
     run.rows(prices(9, 8, 7), watermark_us=4 * SECOND)
@@ -298,25 +299,25 @@ def test_nothing_is_kept_once_within_is_over() -> None:
     assert run.stored_names() == []
 
 
-def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ways that depend on earlier choices cannot be left out, and there may be very many."""
-    seen: Said = ("count({v}.price) >= 0", lambda r, v, w: True)
-    never: Said = ("{v}.price > 9 + count({v}.price)", lambda r, v, w: False)
+def test_search_above_the_step_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conditions that depend on earlier variables cause a search through all alternatives."""
+    always: Expression = ("count({v}.price) >= 0", lambda r, v, w: True)
+    never: Expression = ("{v}.price > 9 + count({v}.price)", lambda r, v, w: False)
     many = ("rep", ("var", "A"), 0, None, False)
     pattern = ("seq", many, many, many, many, ("var", "B"))
-    monkeypatch.setattr(match_search, "MAX_STEPS", 10_000)
-    run = MatchQuery(pattern, (("A", "A", seen), ("B", "B", never)), ()).harness()
+    monkeypatch.setattr(search, "MAX_STEPS", 10_000)
+    run = MatchQuery(pattern, (("A", "A", always), ("B", "B", never)), ()).harness()
     run.rows(prices(*[1] * 30))
     with pytest.raises(RunError, match="needs more than 10,000 steps") as caught:
         run.end()
     assert caught.value.code == "TG-503"
 
 
-def test_a_search_along_the_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
-    never: Said = ("{v}.price > 9", lambda r, v, w: False)
+def test_search_with_local_conditions_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    never: Expression = ("{v}.price > 9", lambda r, v, w: False)
     many = ("rep", ("var", "A"), 0, None, False)
     pattern = ("seq", many, many, many, many, ("var", "B"))
-    monkeypatch.setattr(match_search, "MAX_STEPS", 1_000)
+    monkeypatch.setattr(search, "MAX_STEPS", 1_000)
     run = MatchQuery(pattern, (("B", "B", never),), ()).harness()
     run.rows(prices(*[1] * 30))
     assert run.end().main == []
@@ -329,8 +330,8 @@ def test_a_search_along_the_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
         ("{v}.price * PREV({v}.price) * 9223372036854775807 > 1", "overflows 64 bits"),
     ],
 )
-def test_a_condition_that_fails_stops_the_stream(condition: str, message: str) -> None:
-    failing: Said = (condition, lambda r, v, w: None)
+def test_failing_condition_is_an_error(condition: str, message: str) -> None:
+    failing: Expression = (condition, lambda r, v, w: None)
     run = MatchQuery(("seq", ("var", "A"), ("var", "B")), (("B", "B", failing),), ()).harness()
     run.rows(prices(0, 5) if "/" in condition else prices(2, 5))
     with pytest.raises(RunError, match=message) as caught:

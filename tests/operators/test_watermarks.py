@@ -1,4 +1,4 @@
-"""Watermarks: how far event time has come, and what that lets in and out."""
+"""Watermarks of operators: minimum over inputs and partitions, idle sources, and late rows."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tidegate.operators.watermark import (
 TUMBLE = Query(panes=Panes("TUMBLE", 5, 5), keeps_late=True)
 
 
-def test_rows_1000_1005_1002_1010_with_delay_5_give_995_1000_1000_1005() -> None:
+def test_watermark_is_the_largest_event_time_minus_the_delay() -> None:
     run = harness_of(TUMBLE)
-    marks = [run.rows([Row(ts)], ts - 5).watermark for ts in (1000, 1005, 1002, 1010)]
-    assert marks == [995, 1000, 1000, 1005]
+    watermarks = [run.rows([Row(ts)], ts - 5).watermark for ts in (1000, 1005, 1002, 1010)]
+    assert watermarks == [995, 1000, 1000, 1005]
 
 
-def test_two_inputs_at_1000_and_800_are_at_800() -> None:
-    """As two sources of one input, and as two inputs."""
+def test_watermark_is_the_minimum_of_all_inputs() -> None:
+    """Two sources of one port, and two ports."""
     for ports in (((Origin(0), Origin(1)),), ((Origin(0),), (Origin(1),))):
         tracker = WatermarkTracker(ports)
         tracker.step([WatermarkUpdate(0, 0, 1000)], None)
-        assert tracker.watermark_us is None, "the other has sent no row yet"
+        assert tracker.watermark_us is None, "the other source has not had a row"
         tracker.step([WatermarkUpdate(1, 0, 800)], None)
         assert tracker.watermark_us == 800
         tracker.step([WatermarkUpdate(1, 0, 900)], None)
         assert tracker.watermark_us == 900
 
 
-def test_the_slowest_partition_of_a_source_counts() -> None:
+def test_watermark_of_a_source_is_the_minimum_of_its_partitions() -> None:
     tracker = WatermarkTracker(((Origin(0),),))
     tracker.step([WatermarkUpdate(0, 0, 1000), WatermarkUpdate(0, 1, 800)], None)
     assert tracker.watermark_us == 800
@@ -41,19 +41,19 @@ def test_the_slowest_partition_of_a_source_counts() -> None:
     assert tracker.watermark_us == 1000
 
 
-def test_a_source_silent_for_30_s_with_idle_timeout_10_s_is_left_out_until_it_speaks() -> None:
+def test_idle_source_is_ignored_until_its_next_row() -> None:
     tracker = WatermarkTracker(((Origin(0, 10 * SECOND), Origin(1, 10 * SECOND)),))
     tracker.step([WatermarkUpdate(0, 0, 100), WatermarkUpdate(1, 0, 50)], 0)
     assert tracker.watermark_us == 50
     tracker.step([WatermarkUpdate(0, 0, 200)], 10 * SECOND)
-    assert tracker.watermark_us == 50, "ten seconds are not over ten seconds"
+    assert tracker.watermark_us == 50, "the timeout must be exceeded"
     tracker.step([WatermarkUpdate(0, 0, 300)], 30 * SECOND)
     assert (tracker.watermark_us, tracker.idle) == (300, False)
     tracker.step([WatermarkUpdate(0, 0, 400), WatermarkUpdate(1, 0, 310)], 31 * SECOND)
     assert tracker.watermark_us == 310
 
 
-def test_a_watermark_never_goes_back() -> None:
+def test_watermark_never_goes_back() -> None:
     tracker = WatermarkTracker(((Origin(0, SECOND), Origin(1, SECOND)),))
     tracker.step([WatermarkUpdate(0, 0, 100), WatermarkUpdate(1, 0, 50)], 0)
     tracker.step([WatermarkUpdate(0, 0, 100)], 5 * SECOND)
@@ -62,7 +62,7 @@ def test_a_watermark_never_goes_back() -> None:
     assert tracker.watermark_us == 100
 
 
-def test_when_all_are_idle_time_stands_still() -> None:
+def test_watermark_does_not_advance_if_all_sources_are_idle() -> None:
     tracker = WatermarkTracker(((Origin(0, SECOND),),))
     tracker.step([WatermarkUpdate(0, 0, 100)], 0)
     tracker.step([], 5 * SECOND)
@@ -71,7 +71,7 @@ def test_when_all_are_idle_time_stands_still() -> None:
     assert (tracker.watermark_us, tracker.idle) == (120, False)
 
 
-def test_a_source_that_never_speaks_is_idle_after_its_timeout() -> None:
+def test_source_without_rows_is_idle_after_its_timeout() -> None:
     tracker = WatermarkTracker(((Origin(0), Origin(1, 10 * SECOND)),))
     tracker.step([WatermarkUpdate(0, 0, 100)], 0)
     assert tracker.watermark_us is None
@@ -79,7 +79,7 @@ def test_a_source_that_never_speaks_is_idle_after_its_timeout() -> None:
     assert tracker.watermark_us == 100
 
 
-def test_a_clock_is_the_same_after_a_restart() -> None:
+def test_watermarks_survive_a_restart() -> None:
     ports = ((Origin(0, 10 * SECOND), Origin(1)),)
     tracker = WatermarkTracker(ports)
     tracker.step(
@@ -93,7 +93,7 @@ def test_a_clock_is_the_same_after_a_restart() -> None:
     assert WatermarkTracker.from_bytes(ports, tracker.to_bytes()) == tracker
 
 
-def test_a_batch_s_own_watermark_never_drops_that_batch_s_rows() -> None:
+def test_rows_are_not_late_by_the_watermark_of_their_own_epoch() -> None:
     run = harness_of(TUMBLE)
     epoch = run.rows([Row(1000), Row(3), Row(1)], 1000)
     assert sorted(epoch.main) == [(0, 5, 2)]
@@ -102,47 +102,47 @@ def test_a_batch_s_own_watermark_never_drops_that_batch_s_rows() -> None:
     assert ([row["l1"] for row in after.late], after.late_rows, after.main) == ([2], 1, [])
 
 
-def test_progress_is_told_when_it_advances_and_only_then() -> None:
+def test_emitted_update_does_not_go_back() -> None:
     run = harness_of(TUMBLE)
     assert run.rows([Row(7)]).update is None
     assert [run.rows([], mark).update for mark in (10, 8)] == [WatermarkUpdate(1, 0, 10)] * 2
     assert [report["watermark_us"] for report in run.epochs[-1].reports] == [10, 10]
 
 
-def test_time_goes_on_in_key_groups_that_get_no_rows() -> None:
+def test_watermark_advances_in_key_groups_without_rows() -> None:
     run = harness_of(Query(panes=Panes("TUMBLE", 5, 5)), key_groups=4)
     run.rows([Row(1)], 0)
     assert {report["watermark_us"] for report in run.rows([], 5).reports} == {5}
     assert run.epochs[-1].main == [(0, 5, 1)]
 
 
-def test_the_end_of_the_input_closes_everything() -> None:
+def test_end_of_input_closes_all_windows() -> None:
     run = harness_of(Query(panes=Panes("TUMBLE", 60 * MINUTE, 60 * MINUTE)))
     assert run.rows([Row(1), Row(-1)], 0).main == [(-60 * MINUTE, 0, 1)]
     last = run.end()
     assert (last.watermark, last.main, run.stored_names()) == (END_US, [(0, 60 * MINUTE, 1)], [])
 
 
-def test_a_partition_that_is_known_and_silent_holds_the_watermark_until_it_is_idle() -> None:
+def test_partition_without_rows_holds_the_watermark_until_it_is_idle() -> None:
     tracker = WatermarkTracker(((Origin(0, 10 * SECOND),),))
-    known = [WatermarkUpdate(0, number, NO_ROWS_US) for number in (0, 1)]
-    tracker.step([*known, WatermarkUpdate(0, 0, 100)], 0)
+    announced = [WatermarkUpdate(0, number, NO_ROWS_US) for number in (0, 1)]
+    tracker.step([*announced, WatermarkUpdate(0, 0, 100)], 0)
     assert tracker.watermark_us is None
     assert tracker.next_idle_us() == 10 * SECOND + 1
     tracker = WatermarkTracker.from_bytes(tracker.ports, tracker.to_bytes())
-    tracker.step([*known, WatermarkUpdate(0, 0, 200)], 9 * SECOND)
-    assert tracker.watermark_us is None, "being told of it again is no sign of life"
-    tracker.step([*known, WatermarkUpdate(0, 0, 300)], 11 * SECOND)
+    tracker.step([*announced, WatermarkUpdate(0, 0, 200)], 9 * SECOND)
+    assert tracker.watermark_us is None, "announcing a partition again is not a row"
+    tracker.step([*announced, WatermarkUpdate(0, 0, 300)], 11 * SECOND)
     assert tracker.watermark_us == 300
     tracker.step(
-        [*known, WatermarkUpdate(0, 2, NO_ROWS_US), WatermarkUpdate(0, 0, 400)], 12 * SECOND
+        [*announced, WatermarkUpdate(0, 2, NO_ROWS_US), WatermarkUpdate(0, 0, 400)], 12 * SECOND
     )
-    assert tracker.watermark_us == 300, "one that is new holds it where it is"
+    assert tracker.watermark_us == 300, "a new partition holds the watermark back"
     tracker.step([WatermarkUpdate(0, 1, 350), WatermarkUpdate(0, 2, 340)], 13 * SECOND)
     assert tracker.watermark_us == 340
 
 
-def test_a_source_ends_with_all_its_partitions() -> None:
+def test_source_ends_with_all_its_partitions() -> None:
     tracker = WatermarkTracker(((Origin(0), Origin(1)),))
     tracker.step(
         [WatermarkUpdate(0, 0, 10), WatermarkUpdate(0, 1, NO_ROWS_US), WatermarkUpdate(1, 0, 20)],
@@ -154,28 +154,28 @@ def test_a_source_ends_with_all_its_partitions() -> None:
     assert tracker.watermark_us == END_US
 
 
-def test_what_falls_silent_together_counts_as_if_each_had_been_looked_at_in_time() -> None:
-    """One epoch after a long pause gives the watermark that many epochs would have given."""
+def test_late_epoch_computes_the_same_watermark_as_many_epochs() -> None:
+    """The partitions become idle one after the other, also if no epoch runs in between."""
 
-    def tracker() -> WatermarkTracker:
-        found = WatermarkTracker(((Origin(0, SECOND),),))
-        found.step([WatermarkUpdate(0, 0, 40)], 0)
-        found.step([WatermarkUpdate(0, 1, 30)], SECOND // 2)
-        found.step([WatermarkUpdate(0, 2, 60)], SECOND)
-        return found
+    def new_tracker() -> WatermarkTracker:
+        tracker = WatermarkTracker(((Origin(0, SECOND),),))
+        tracker.step([WatermarkUpdate(0, 0, 40)], 0)
+        tracker.step([WatermarkUpdate(0, 1, 30)], SECOND // 2)
+        tracker.step([WatermarkUpdate(0, 2, 60)], SECOND)
+        return tracker
 
-    often, once = tracker(), tracker()
+    often, once = new_tracker(), new_tracker()
     for tenths in range(11, 31):
         often.step([], tenths * SECOND // 10)
     once.step([], 3 * SECOND)
     assert (often.watermark_us, once.watermark_us) == (60, 60)
     assert often.idle and once.idle
-    waiting = tracker()
+    waiting = new_tracker()
     waiting.step([WatermarkUpdate(0, 0, 45)], 3 * SECOND)
-    assert waiting.watermark_us == 45, "rows that waited for the epoch are not late"
+    assert waiting.watermark_us == 45, "rows that waited for the epoch are on time"
 
 
-def test_an_operator_that_is_idle_says_first_how_far_it_came() -> None:
+def test_idle_origin_advances_the_watermark_before_it_is_ignored() -> None:
     tracker = WatermarkTracker(((Origin(0),), (Origin(1),)))
     tracker.step([WatermarkUpdate(0, 0, 10), WatermarkUpdate(1, 0, 10)], 0)
     tracker.step([WatermarkUpdate(0, 0, 50, True), WatermarkUpdate(1, 0, 40, True)], SECOND)
