@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.storage import Store, cache, open_store
+from tidegate.storage import Store, objects, open_store
 
 BUCKET = "tidegate"
 # Values that cannot occur in a message by chance.
@@ -76,5 +76,5 @@ def s3(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store
     """Return a store with an unused prefix and an empty cache."""
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
-    monkeypatch.setattr(cache, "_folder", lambda: os.fspath(folder))
+    monkeypatch.setattr(objects, "_folder", lambda: os.fspath(folder))
     return open_store(f"s3://{BUCKET}/some %41 where/{uuid.uuid4().hex}", server.options)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.storage.conftest import BUCKET, SECRETS, Server
 from tidegate.errors import RunError
-from tidegate.storage import AlreadyExists, NotFound, StorageError, Store, cache, open_store
+from tidegate.storage import AlreadyExists, NotFound, StorageError, Store, objects, open_store
 from tidegate.storage.objects import storage_error
 
 CREATE = """
@@ -134,7 +134,7 @@ def test_large_upload_rejects_existing_name(s3: Store, server: Server) -> None:
 def test_downloads_each_version_once(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.put_new("a", b"x" * 1000)
     first = s3.map("a")
-    monkeypatch.setattr(cache, "_fetch", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(objects, "_fetch", lambda *_: pytest.fail("fetched again"))
     assert s3.map("a").to_pybytes() == first.to_pybytes()
 
 
@@ -146,11 +146,11 @@ def test_downloads_new_version(s3: Store) -> None:
 
 
 def cache_files() -> list[Path]:
-    return sorted(Path(cache._folder()).iterdir())
+    return sorted(Path(objects._folder()).iterdir())
 
 
 def test_cache_evicts_least_recently_used_files(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2500)
+    monkeypatch.setattr(objects, "MAX_CACHE_BYTES", 2500)
     for number in range(6):
         s3.put_new(str(number), b"%d" % number * 1000)
         s3.map("0")
@@ -173,24 +173,24 @@ def test_failed_download_leaves_no_file(s3: Store) -> None:
         raise StorageError("s3://x", "gone", retryable=True)
 
     with pytest.raises(StorageError, match="gone"):
-        cache.mapped_object("s3://x", "1", 1000, download)
+        objects.mapped_object("s3://x", "1", 1000, download)
     with pytest.raises(StorageError, match="has 1000 bytes, but 4 were received"):
-        cache.mapped_object("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
+        objects.mapped_object("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
     assert cache_files() == []
 
 
 def test_cache_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = Path(cache._folder())
+    folder = Path(objects._folder())
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
     with pytest.raises(StorageError, match="not a private folder of this user"):
-        cache._folder()
+        objects._folder()
     folder.rmdir()
     folder.symlink_to(tmp_path)
     with pytest.raises(StorageError, match="not a private folder of this user"):
-        cache._folder()
+        objects._folder()
 
 
 def full_text(error: BaseException) -> str:

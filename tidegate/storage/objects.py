@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import stat
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +21,8 @@ import obstore
 from obstore import exceptions
 
 from tidegate.errors import RunError, did_you_mean
-from tidegate.storage import cache, uris
+from tidegate.storage import uris
+from tidegate.storage.local import map_file
 from tidegate.storage.store import (
     AlreadyExists,
     NotFound,
@@ -25,6 +30,7 @@ from tidegate.storage.store import (
     StoredFile,
     StoredFiles,
     is_moved,
+    translate_write_errors,
     valid_name,
 )
 
@@ -33,8 +39,6 @@ if TYPE_CHECKING:
     from obstore import GetOptions, WritableFile
     from obstore.store import AzureStore, GCSStore, S3Store
 
-
-# ---- Clients, configured by options and the usual environment variables
 
 # Options of Tidegate and their names in obstore.
 S3_OPTIONS = {
@@ -428,7 +432,7 @@ class ObjectStore:
                     write(memoryview(chunk))
 
         version = f"{self._client.endpoint}\n{meta['e_tag']}\n{meta['last_modified']}"
-        return cache.mapped_object(self._uri(name), version, meta["size"], download)
+        return mapped_object(self._uri(name), version, meta["size"], download)
 
     def local_path(self, name: str = "") -> Path:
         raise AssertionError(f"{self._uri(name)} has no path on this machine")
@@ -452,3 +456,79 @@ class ObjectStore:
             raise
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise storage_error(error, self._uri(name), action, self._client.secrets) from None
+
+
+MAX_CACHE_BYTES = 8 << 30
+# Another process may evict a file just before it is mapped.
+_MAX_ATTEMPTS = 5
+
+Download = Callable[[Callable[[memoryview], object]], None]
+
+
+def mapped_object(uri: str, version: str, size: int, download: Download) -> pa.Buffer:
+    """Return an object as a memory map, downloading it if this version is not in the cache.
+
+    `download` is called with a function that writes bytes to the cache.
+    """
+    name = hashlib.sha256(f"{uri}\n{version}\n{size}".encode("utf-8", "surrogateescape"))
+    path = f"{_folder()}/{name.hexdigest()}"
+    for _ in range(_MAX_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            if os.stat(path).st_size == size:
+                # Update only the access time: the modification time identifies the memory map.
+                os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+                return map_file(path)
+        _fetch(uri, path, size, download)
+    raise StorageError(uri, f"cannot be cached in {path}: other processes keep removing the file")
+
+
+def _folder() -> str:
+    """Return the cache folder, which only this user can read and write."""
+    path = f"{tempfile.gettempdir()}/tidegate-{os.geteuid()}"
+    with translate_write_errors(path), suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    status = os.lstat(path)
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not private or status.st_uid != os.geteuid():
+        hint = "remove it, or set TMPDIR to a folder that only you can access."
+        raise StorageError(path, "is not a private folder of this user", hint=hint)
+    return path
+
+
+def _fetch(uri: str, path: str, size: int, download: Download) -> None:
+    """Download an object to a temporary file, then rename it."""
+    folder = os.path.dirname(path)
+    _evict(folder, size)
+    with translate_write_errors(folder):
+        handle, temporary = tempfile.mkstemp(dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                download(file.write)
+                file.flush()
+                # The cache survives a power failure, so its files must be complete, too.
+                os.fsync(file.fileno())
+                received = file.tell()
+            if received != size:
+                reason = f"has {size} bytes, but {received} were received"
+                raise StorageError(uri, reason, retryable=True)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _evict(folder: str, size: int) -> None:
+    """Remove the least recently used files until an object of this size fits."""
+    files = []
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):
+            status = entry.stat(follow_symlinks=False)
+            files.append((status.st_atime_ns, status.st_size, entry.path))
+    total = sum(file[1] for file in files) + size
+    for _, file_size, path in sorted(files):
+        if total <= MAX_CACHE_BYTES:
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        total -= file_size
