@@ -292,7 +292,7 @@ def prune(
     Offsets, state and rows for subscribers go, and files that no epoch needs; what sinks have
     written stays. Nothing may run on the directory meanwhile.
     """
-    from tidegate.cli import data as command
+    from tidegate.cli import prune as command
 
     return command.prune(directory, streams or [], script or [], dry_run)
 
