@@ -79,7 +79,7 @@ def test_conditions_across_rows_are_those_of_spark(spark: Any) -> None:
     found = spark.sql(query).toArrow()
     for number, ((one, other, text), test) in enumerate(zip(conditions(), tests, strict=True)):
         parts = (_plain_values(found.column(f"x_{one}")), _plain_values(found.column(f"y_{other}")))
-        own = [test.of(values) for values in zip(*parts, strict=True)]
+        own = [test.evaluate(values) for values in zip(*parts, strict=True)]
         assert own == found.column(f"c{number}").to_pylist(), (one, other, text)
 
 
