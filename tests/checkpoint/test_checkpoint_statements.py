@@ -136,7 +136,7 @@ def test_python_api_rejects_like_statements(data: Path) -> None:
             session.restore(0)
         with pytest.raises(RunError, match="'keep' or None"):
             session.restore(0, sinks="drop")
-        with pytest.raises(RunError, match="a number is an epoch"):
+        with pytest.raises(RunError, match="numbers identify epochs"):
             session.checkpoint("2026")
         session.restore(0, sinks="keep", pipeline="main")
         assert session.checkpoints()[0].generation == 1
