@@ -18,6 +18,7 @@ from tidegate.types import Span
 # The metadata key of an inlined call, for the name of the function.
 CALLED_FUNCTION = "called"
 
+# Code, message, location and hint.
 Problem = tuple[str, str, exp.Expr | Span | None, str]
 
 
@@ -98,7 +99,7 @@ def _cast(tree: exp.Expr, type_name: str | None) -> exp.Expr:
 
 
 def _relocate(body: exp.Expr, span: Span | None) -> exp.Expr:
-    """Set the location of all parts of a body to that of the call: its text may be another one."""
+    """Set the location of all parts of a body to that of the call."""
     for part in body.walk():
         for key in ("start", "end", "line", "col", "span"):
             part.meta.pop(key, None)

@@ -126,7 +126,7 @@ def expand_rows(
     fields = fields_by_id(node.fields)
     varying = [i for i, _ in enumerate(order) if any(i not in indexes for indexes in sets)]
     copies = {i: _key_copy(context, order[i], fields) for i in varying}
-    ids = [grouping_id(indexes, len(order)) for indexes in sets]
+    ids = [grouping_id_value(indexes, len(order)) for indexes in sets]
     set_fields = [_set_field(context, "grouping_id", "BIGINT")]
     if len(set(ids)) < len(ids):
         # A set that occurs twice has its groups twice.
@@ -151,19 +151,19 @@ def expand_rows(
     return ExpandedRows(exploded, copies, tuple(set_fields))
 
 
-def grouping_id(indexes: set[int], width: int) -> int:
+def grouping_id_value(indexes: set[int], width: int) -> int:
     """Return one bit per expression, the first one the highest: 1 if it is not in the set."""
     return sum(1 << (width - 1 - index) for index in range(width) if index not in indexes)
 
 
-def grouping_bit(item: n.Field, index: int, width: int) -> exp.Expr:
+def grouping_expression(item: n.Field, index: int, width: int) -> exp.Expr:
     """Return grouping(x): whether the expression at an index is not in the set of a row."""
     shifted = function_call("SHIFTRIGHT", [column(item), exp.Literal.number(width - 1 - index)])
     one = exp.BitwiseAnd(this=shifted, expression=exp.Literal.number(1))
     return exp.cast(exp.Paren(this=one), "TINYINT")
 
 
-def grouping_id_of(bits: list[exp.Expr]) -> exp.Expr:
+def grouping_id_expression(bits: list[exp.Expr]) -> exp.Expr:
     """Return grouping_id(x, y): one bit per expression, the first one the highest."""
     number: exp.Expr = exp.cast(bits[0], "BIGINT")
     for bit in bits[1:]:
@@ -272,13 +272,13 @@ class Grouping:
             )
             return tree.copy()
         bits = [self._grouping_bit(order.index(part), width) for part in arguments]
-        return bits[0] if is_grouping else grouping_id_of(bits)
+        return bits[0] if is_grouping else grouping_id_expression(bits)
 
     def _grouping_bit(self, index: int, width: int) -> exp.Expr:
         assert self.sets is not None, "there are several sets"
         if index not in self.sets.varying:
             return exp.cast(exp.Literal.number(0), "TINYINT")
-        return grouping_bit(self.sets.id, index, width)
+        return grouping_expression(self.sets.id, index, width)
 
     def _rewrite_children(self, tree: exp.Expr) -> exp.Expr:
         result = tree.copy()

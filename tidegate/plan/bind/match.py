@@ -84,10 +84,10 @@ class RowResolver(Resolver):
 
     variables: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def _column(self, node: exp.Column) -> exp.Expr:
+    def _resolve_column(self, node: exp.Column) -> exp.Expr:
         table = node.parts[0]
         if len(node.parts) < 2 or table.name.upper() not in self.variables:
-            return super()._column(node)
+            return super()._resolve_column(node)
         names = [exp.to_identifier(part.name, quoted=True) for part in node.parts[1:]]
         unqualified = exp.Column(
             **dict(zip(("this", "table", "db"), reversed(names), strict=False))
@@ -95,7 +95,7 @@ class RowResolver(Resolver):
         span = own_span(node)
         if span is not None:
             unqualified.meta["span"] = (span.start, span.end)
-        resolved = super()._column(unqualified)
+        resolved = super()._resolve_column(unqualified)
         for part in resolved.find_all(exp.Column):
             part.set("table", exp.to_identifier(table.name.upper()))
         return resolved

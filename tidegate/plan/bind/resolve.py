@@ -186,7 +186,7 @@ def _items_of(fields: tuple[Field, ...] | list[Field], tree: exp.Expr) -> list[S
 
 def _struct_items(path: list[str], tree: exp.Expr, scope: Scope) -> list[SelectItem] | None:
     """Return the fields of a column whose declared type is a struct; None for other columns."""
-    item = _column(path, scope)
+    item = _find_column(path, scope)
     if item is None or item.type is None:
         return None
     struct_type = exp.DataType.build(item.type, dialect="spark", udt=True)
@@ -196,7 +196,7 @@ def _struct_items(path: list[str], tree: exp.Expr, scope: Scope) -> list[SelectI
     return [SelectItem(name, field_path(column(item, tree), [name])) for name in names]
 
 
-def _column(path: list[str], scope: Scope) -> Field | None:
+def _find_column(path: list[str], scope: Scope) -> Field | None:
     relation: Relation | None = scope.find_relation(path[0]) if len(path) > 1 else None
     fields = relation.fields if relation is not None else scope.fields
     matches = [item for item in fields if item.name.lower() == path[-1].lower()]
@@ -206,7 +206,7 @@ def _column(path: list[str], scope: Scope) -> Field | None:
 
 def _report_unknown_star(path: list[str], tree: exp.Expr, scope: Scope, context: Context) -> None:
     name = ".".join(path)
-    if _column(path, scope) is not None:
+    if _find_column(path, scope) is not None:
         message = f"{name}.*: {name} is a column, but its type is not declared as a struct"
         context.report("TG-301", message, tree, f"list the fields: {name}.a, {name}.b.")
         return
@@ -255,7 +255,7 @@ class Resolver:
             self.context.report("TG-103", message, node, hint)
             return column(UNKNOWN, node)
         if isinstance(node, exp.Column):
-            return self._column(node)
+            return self._resolve_column(node)
         if isinstance(node, exp.Lambda):
             return self._resolve_lambda(node)
         self._check_clauses(node)
@@ -272,7 +272,7 @@ class Resolver:
             if named_column is not None:
                 return named_column
         if isinstance(node, exp.Query) or _has_query(node):
-            return self._bind_subquery(node)
+            return self._resolve_subquery(node)
         if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
             self.context.report(
                 "TG-103", "parameters in SQL are not supported", node, "write the value."
@@ -466,7 +466,7 @@ class Resolver:
                 "use GROUP BY TUMBLE(PROCTIME(), INTERVAL '1' MINUTE), or current_timestamp().",
             )
 
-    def _bind_subquery(self, node: exp.Expr) -> exp.Expr:
+    def _resolve_subquery(self, node: exp.Expr) -> exp.Expr:
         query = node if isinstance(node, exp.Query) else _query_in(node)
         if self.bind_subquery is None:
             self.context.report(
@@ -482,7 +482,7 @@ class Resolver:
             result.set("this", self.resolve(node.this))
         return result
 
-    def _column(self, node: exp.Column) -> exp.Expr:
+    def _resolve_column(self, node: exp.Column) -> exp.Expr:
         parts = [part.name for part in node.parts]
         scope: Scope | None = self.scope
         while scope is not None:

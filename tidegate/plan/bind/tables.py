@@ -25,36 +25,13 @@ from tidegate.sql.dialect import own_span
 from tidegate.types import Span
 
 
-def report_lookup(context: Context, node: n.LookupScan) -> None:
+def _report_lookup(context: Context, node: n.LookupScan) -> None:
     """Report a lookup table that is read without a join."""
     context.report(
         "TG-417",
         f"{node.table.name} is a lookup table and cannot be read as a stream",
         node.span,
         f"join a stream with it: FROM my_stream JOIN {node.table.name} ON …",
-    )
-
-
-def report_no_table(context: Context, select: exp.Select) -> None:
-    """Report a SELECT without FROM."""
-    source = next((item.name for item in context.catalog.of(cat.Source)), "my_source")
-    context.report(
-        "TG-103",
-        "a SELECT without FROM is not supported on streams",
-        select,
-        f"add FROM {source}, or another stream. A constant needs no SELECT: write it where you use "
-        "it.",
-    )
-
-
-def report_values(context: Context, values: exp.Values) -> None:
-    """Report VALUES in FROM."""
-    context.report(
-        "TG-103",
-        "VALUES is not a stream: its rows have no order of arrival",
-        values,
-        "insert the rows into a source: CREATE SOURCE v (a INT) WITH (connector = 'memory'); "
-        "INSERT INTO v VALUES (1); or use a lookup table, if you want to join streams with them.",
     )
 
 
@@ -124,7 +101,7 @@ class FromClause:
             node = build_join(context, parts)
             left.append(step.relation)
         if isinstance(node, n.LookupScan):
-            report_lookup(context, node)
+            _report_lookup(context, node)
         return node
 
     def absorb(self, conditions: list[exp.Expr]) -> list[exp.Expr]:
@@ -169,7 +146,14 @@ class TableBinder:
     def bind(self, select: exp.Select) -> FromClause:
         source = select.args.get("from_")
         if source is None:
-            report_no_table(self.context, select)
+            name = next((item.name for item in self.context.catalog.of(cat.Source)), "my_source")
+            self.context.report(
+                "TG-103",
+                "a SELECT without FROM is not supported on streams",
+                select,
+                f"add FROM {name}, or another stream. A constant needs no SELECT: write it where "
+                "you use it.",
+            )
             raise BrokenReference
         first, relation = self.table(source.this)
         if source.this.args.get("version") is not None:
@@ -303,7 +287,7 @@ class TableBinder:
         if match is None:
             return bound, relation
         if isinstance(bound, n.LookupScan):
-            report_lookup(self.context, bound)
+            _report_lookup(self.context, bound)
             raise BrokenReference(bound.table.name)
         bound, fields = bind_match(self.context, bound, relation, match, self.parent)
         return bound, Relation(
@@ -364,7 +348,14 @@ class TableBinder:
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
         """Reject VALUES, but keep its columns, so that references to them are not errors."""
-        report_values(self.context, node)
+        self.context.report(
+            "TG-103",
+            "VALUES is not a stream: its rows have no order of arrival",
+            node,
+            "insert the rows into a source: CREATE SOURCE v (a INT) WITH (connector = 'memory'); "
+            "INSERT INTO v VALUES (1); or use a lookup table, if you want to join streams with "
+            "them.",
+        )
         names = [part.name for part in node.args["alias"].columns] if alias else []
         width = len(node.expressions[0].expressions or [node])
         names = names or [f"col{index + 1}" for index in range(width)]
@@ -396,7 +387,7 @@ class TableBinder:
         bound, named = self._named(target)
         scope = Scope([Relation(target.name, named)], parent=self.parent)
         if isinstance(bound, n.LookupScan):
-            report_lookup(context, bound)
+            _report_lookup(context, bound)
             return bound, Relation(alias or target.name, named)
         if ex.call_name(call) == "SESSION":
             relation = Relation(alias or target.name, named)

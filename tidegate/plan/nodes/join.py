@@ -203,7 +203,7 @@ class Join(Node):
             return texts[self.kind]
         if self.kind is JoinKind.ASOF and self.by_watermark:
             if self.asof_condition is not None and not self.asof_condition.is_bounded:
-                return "rows until the one that matches them is certain, which may be never"
+                return "rows until their match is final, which may be never"
             return "rows until the watermark passes them, and the candidates they can still match"
         if self.ttl_us is not None:
             return "rows of both sides" + ttl_suffix(self.ttl_us)

@@ -440,7 +440,7 @@ class TopN(Unary):
         """
         if self.deduplicates:
             until = ", until the watermark closes them" if self.closing_key is not None else ""
-            return "the keys that came out" + (until or ttl_suffix(self.ttl_us))
+            return "the keys that were emitted" + (until or ttl_suffix(self.ttl_us))
         constant_limit = self.limit is not None and not self.limit.find(exp.Column)
         rows = "the first rows" if constant_limit and self.input.changelog is APPEND else "the rows"
         if self.windowed:

@@ -412,4 +412,4 @@ class Normalize(Unary):
 
     @cached_property
     def state_bound(self) -> str | None:
-        return "the last row of each key, and where deleted ones stood" + ttl_suffix(self.ttl_us)
+        return "the last row of each key, and tombstones of deleted keys" + ttl_suffix(self.ttl_us)
