@@ -1,4 +1,4 @@
-"""What ASOF and temporal joins mean by near, and what stands around their operator."""
+"""The match conditions of ASOF and temporal joins, and the nodes around these joins."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SECOND = 1_000_000
 
 def plan_of(query: str, options: str = "") -> n.Emit:
     compiled = compile_text(f"{SOURCES}CREATE STREAM s {options} AS {query};")
-    problems = [*compiled.errors, *compiled.unrunnable]
-    assert not problems, "\n".join(error.render() for error in problems)
+    errors = [*compiled.errors, *compiled.unrunnable]
+    assert not errors, "\n".join(error.render() for error in errors)
     (stream,) = (item for item in compiled.declared if isinstance(item, Stream))
     return stream.plan
 
@@ -39,7 +39,7 @@ def join_of(plan: n.Node) -> n.Join:
 
 
 @pytest.mark.parametrize(
-    ("clause", "direction", "lower", "upper", "opened"),
+    ("clause", "direction", "lower", "upper", "open_ends"),
     [
         ("MATCH_CONDITION (l.ts >= r.ts) ON l.k = r.k", "backward", 0, None, ""),
         ("MATCH_CONDITION (r.ts < l.ts) ON l.k = r.k", "backward", 0, None, "("),
@@ -97,13 +97,13 @@ def join_of(plan: n.Node) -> n.Join:
         ),
     ],
 )
-def test_a_match_condition_says_where_to_look_and_how_far(
-    clause: str, direction: str, lower: Any, upper: Any, opened: str
+def test_match_condition_sets_direction_and_bounds(
+    clause: str, direction: str, lower: Any, upper: Any, open_ends: str
 ) -> None:
-    near = join_of(plan_of(f"SELECT l.v FROM l ASOF JOIN r {clause}")).asof_condition
-    assert near is not None
-    assert (near.direction, near.lower, near.upper) == (direction, lower, upper)
-    assert (near.lower_open, near.upper_open) == ("(" in opened, ")" in opened)
+    condition = join_of(plan_of(f"SELECT l.v FROM l ASOF JOIN r {clause}")).asof_condition
+    assert condition is not None
+    assert (condition.direction, condition.lower, condition.upper) == (direction, lower, upper)
+    assert (condition.lower_open, condition.upper_open) == ("(" in open_ends, ")" in open_ends)
 
 
 @pytest.mark.parametrize(
@@ -113,26 +113,30 @@ def test_a_match_condition_says_where_to_look_and_how_far(
         "ON l.k = r.k AND abs(l.ts - r.ts) <= INTERVAL '5' SECOND",
     ],
 )
-def test_the_nearest_row_may_be_bounded_on_both_sides(distance: str) -> None:
-    near = join_of(
+def test_tolerance_bounds_nearest_on_both_sides(distance: str) -> None:
+    condition = join_of(
         plan_of(
             f"SELECT l.v FROM l ASOF NEAREST LEFT JOIN r MATCH_CONDITION (l.ts = r.ts) {distance}"
         )
     ).asof_condition
-    assert near is not None
-    assert (near.direction, near.lower, near.upper) == ("nearest", -5 * SECOND, 5 * SECOND)
+    assert condition is not None
+    assert (condition.direction, condition.lower, condition.upper) == (
+        "nearest",
+        -5 * SECOND,
+        5 * SECOND,
+    )
 
 
-def test_a_row_that_may_wait_for_ever_has_no_event_time() -> None:
-    windowed = (
+def test_forward_join_without_tolerance_has_no_event_time() -> None:
+    window_query = (
         "SELECT window_end, count(*) AS n FROM ({0}) GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)"
     )
-    waits = "SELECT l.ts FROM l ASOF JOIN r MATCH_CONDITION (l.ts <= r.ts) {0} ON l.k = r.k"
-    assert codes_of(windowed.format(waits.format("")))
-    assert not codes_of(windowed.format(waits.format("TOLERANCE INTERVAL '5' SECOND")))
+    join = "SELECT l.ts FROM l ASOF JOIN r MATCH_CONDITION (l.ts <= r.ts) {0} ON l.k = r.k"
+    assert codes_of(window_query.format(join.format("")))
+    assert not codes_of(window_query.format(join.format("TOLERANCE INTERVAL '5' SECOND")))
 
 
-def test_what_no_watermark_makes_final_gives_changes_or_is_rejected() -> None:
+def test_join_that_is_not_final_at_the_watermark_needs_emit_changes_and_ttl() -> None:
     by_number = "SELECT l.v, r.v AS w FROM l ASOF JOIN r ON l.k = r.k AND l.v >= r.v"
     of_changes = "SELECT l.v, u.v AS w FROM l ASOF JOIN u ON l.k = u.k AND l.ts >= u.ts"
     for query in (by_number, of_changes):
@@ -143,20 +147,20 @@ def test_what_no_watermark_makes_final_gives_changes_or_is_rejected() -> None:
     assert codes_of(f"{by_number} EMIT CHANGES", off) == ["TG-501"]
 
 
-def test_other_conditions_on_both_sides_are_rejected() -> None:
+def test_rejects_residual_conditions_on_both_sides() -> None:
     query = (
         "SELECT l.v FROM l ASOF JOIN r MATCH_CONDITION (l.ts >= r.ts) ON l.k = r.k AND l.v < r.v"
     )
     assert codes_of(query) == ["TG-501"]
 
 
-def test_rows_without_a_key_are_no_versions_and_the_hint_makes_them_some() -> None:
+def test_rejects_rows_without_key_as_versions_with_a_hint_that_works() -> None:
     query = "SELECT l.v FROM l JOIN r FOR SYSTEM_TIME AS OF l.ts AS h ON l.k = h.k"
     compiled = compile_text(f"{SOURCES}CREATE STREAM s AS {query};")
     (error,) = compiled.errors
     assert error.code == "TG-415" and error.hint is not None
-    written = error.hint.split("write ")[1].split(" in place of r")[0]
-    assert not codes_of(query.replace("JOIN r ", f"JOIN {written} "))
+    replacement = error.hint.split("write ")[1].split(" in place of r")[0]
+    assert not codes_of(query.replace("JOIN r ", f"JOIN {replacement} "))
     assert codes_of(query, "WITH (validator = 'off')") == ["TG-501"]
 
 
@@ -171,13 +175,13 @@ def test_rows_without_a_key_are_no_versions_and_the_hint_makes_them_some() -> No
         "(SELECT DISTINCT k, ts FROM r)",
     ],
 )
-def test_changes_that_depend_on_arrival_are_no_versions(right: str) -> None:
+def test_rejects_right_sides_that_depend_on_order_of_arrival(right: str) -> None:
     query = f"SELECT l.v FROM l JOIN {right} FOR SYSTEM_TIME AS OF l.ts AS h ON l.k = h.k"
     assert "TG-415" in codes_of(query)
 
 
-def test_versions_are_read_below_what_would_only_tell_the_last() -> None:
-    """Neither a stream over upserts nor the last row of a key may hide older versions."""
+def test_temporal_join_reads_all_versions_below_filters_and_last_rows() -> None:
+    """A stream over upserts, or a query for the last row of a key, must not hide older versions."""
     for right in (
         "(SELECT v, k, ts FROM u WHERE v > 3)",
         "(SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY ts DESC) = 1)",
@@ -188,8 +192,8 @@ def test_versions_are_read_below_what_would_only_tell_the_last() -> None:
         assert kinds <= {n.Project, n.Scan}
 
 
-def test_a_condition_on_the_version_is_asked_after_it_is_found() -> None:
-    """Of a LEFT join a row without an answer stays, with NULL in place of the version."""
+def test_condition_on_the_version_is_applied_after_the_join() -> None:
+    """A LEFT join keeps a row without a match, with NULL in place of the version."""
     on = "FOR SYSTEM_TIME AS OF l.ts AS h ON l.k = h.k AND h.v > 3 AND l.v = h.v"
     inner = plan_of(f"SELECT l.v, h.ts FROM l JOIN u {on}")
     assert any(isinstance(node, n.Filter) for node in n.walk(inner))
@@ -201,7 +205,7 @@ def test_a_condition_on_the_version_is_asked_after_it_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("match", "behind"),
+    ("match", "delay_us"),
     [
         ("MATCH_CONDITION (l.ts >= r.ts)", 0),
         ("MATCH_CONDITION (l.ts >= r.ts - INTERVAL '2' SECOND)", 2 * SECOND),
@@ -209,6 +213,6 @@ def test_a_condition_on_the_version_is_asked_after_it_is_found() -> None:
         ("MATCH_CONDITION (l.ts <= r.ts AND l.ts > r.ts - INTERVAL '5' SECOND)", 5 * SECOND - 1),
     ],
 )
-def test_whoever_reads_the_rows_waits_as_long_as_they_do(match: str, behind: int) -> None:
+def test_output_watermark_is_delayed_by_the_bounds(match: str, delay_us: int) -> None:
     join = join_of(plan_of(f"SELECT l.v, l.ts FROM l ASOF JOIN r {match} ON l.k = r.k"))
-    assert kind_of(join).output_watermark_delay_us(join) == behind
+    assert kind_of(join).output_watermark_delay_us(join) == delay_us

@@ -1,4 +1,4 @@
-"""Names, stars, scopes and event-time lineage."""
+"""Binding: names, stars, scopes, and the lineage of event time."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_output_names(query: str, expected: list[str]) -> None:
     assert names(query) == expected
 
 
-def test_using_merges_the_column() -> None:
+def test_using_merges_columns() -> None:
     query = "SELECT * FROM (SELECT auction, ts FROM bids) AS b JOIN asks AS a USING (auction, ts)"
     assert names(query) == ["auction", "ts", "seller", "price"]
 
 
-def test_using_goes_on_with_the_merged_column() -> None:
+def test_second_using_refers_to_the_merged_column() -> None:
     query = (
         "SELECT auction, ts FROM (SELECT auction, ts FROM bids) AS a JOIN (SELECT auction, ts FROM "
         "asks) AS b USING (auction, ts) JOIN (SELECT auction, ts FROM bids) AS c USING (auction, ts)"
@@ -65,7 +65,7 @@ def test_using_goes_on_with_the_merged_column() -> None:
     assert names(query) == ["auction", "ts"]
 
 
-def test_a_cte_hides_a_source_from_all_but_itself() -> None:
+def test_cte_hides_a_source_except_in_its_own_query() -> None:
     compiled = compile_with_sources(
         "CREATE STREAM s AS WITH bids AS (SELECT price FROM bids) SELECT * FROM bids; "
         "DROP SOURCE bids; "
@@ -94,7 +94,7 @@ def test_a_cte_hides_a_source_from_all_but_itself() -> None:
         ("SELECT 1 AS a, 2 AS A FROM bids", "TG-308", "two columns of the result are named A"),
     ],
 )
-def test_names_that_are_not_there(query: str, code: str, message: str) -> None:
+def test_reports_unknown_and_ambiguous_names(query: str, code: str, message: str) -> None:
     errors = rejected(query)
     assert code in {error.code for error in errors}
     assert any(message in error.message for error in errors)
@@ -118,21 +118,21 @@ HIGHEST = f"(SELECT max(r) FROM {RANKED})"
         "SELECT price % (SELECT max(price) FROM asks) AS m FROM bids ORDER BY m LIMIT 3",
     ],
 )
-def test_what_a_subquery_holds_is_its_own(query: str) -> None:
+def test_subquery_may_contain_over_and_aggregates(query: str) -> None:
     accepted(f"{query} EMIT CHANGES", "state_ttl = '1 day'")
 
 
-def test_over_in_a_subquery_of_a_column_is_computed_once() -> None:
+def test_over_in_a_scalar_subquery_is_planned_once() -> None:
     plan = accepted(f"SELECT {HIGHEST} AS m FROM bids EMIT CHANGES", "state_ttl = '1 day'")
     assert [type(node) for node in n.walk(plan)].count(n.Over) == 1
 
 
-def test_a_query_reports_all_its_unknown_names() -> None:
+def test_reports_all_unknown_names_of_a_query() -> None:
     errors = rejected("SELECT u FROM bids WHERE v = 1 GROUP BY w HAVING x > 1 ORDER BY y")
     assert [error.message.split()[1] for error in errors] == ["u", "v", "w", "x", "y"]
 
 
-def test_later_columns_may_use_earlier_aliases_and_keep_their_meaning() -> None:
+def test_later_columns_may_use_earlier_aliases() -> None:
     plan = accepted("SELECT price + 1 AS p, p * 2 AS q, -p AS r FROM bids")
     project = find(plan, n.Project)
     assert isinstance(project, n.Project)
@@ -140,27 +140,27 @@ def test_later_columns_may_use_earlier_aliases_and_keep_their_meaning() -> None:
     assert texts == ["`price` + 1", "(`price` + 1) * 2", "-(`price` + 1)"]
 
 
-def test_a_column_wins_over_an_alias_of_the_same_name() -> None:
+def test_column_takes_precedence_over_alias() -> None:
     plan = accepted("SELECT seller AS price, price * 2 AS twice FROM asks")
     project = find(plan, n.Project)
     assert isinstance(project, n.Project)
     assert referenced_ids(project.expressions[1]) == {"price"}
 
 
-def test_lambda_variables_are_no_columns() -> None:
+def test_lambda_parameters_are_not_columns() -> None:
     accepted(
         "SELECT transform(tags, t -> upper(t)) AS x, filter(tags, price -> true) AS y FROM bids"
     )
 
 
-def test_ids_are_unique_where_a_source_is_read_twice() -> None:
+def test_column_ids_are_unique_in_a_self_join() -> None:
     plan = accepted(f"SELECT a.price, b.price AS p FROM bids AS a JOIN bids AS b ON {SOON}")
     join = find(plan, n.Join)
     ids = [item.id for item in join.fields]
     assert len(set(ids)) == len(ids) == 16
 
 
-def test_a_bare_window_end_is_that_of_group_by() -> None:
+def test_unqualified_window_end_refers_to_group_by() -> None:
     compiled = compile_with_sources(
         f"CREATE STREAM m AS SELECT window_start, window_end, window_time, count(*) AS n FROM bids "
         f"GROUP BY TUMBLE(ts, {MINUTE}); "
@@ -173,7 +173,7 @@ def test_a_bare_window_end_is_that_of_group_by() -> None:
     assert str(end.window) == "TUMBLE(1 h)"
 
 
-def test_group_by_the_same_twice_is_one_key() -> None:
+def test_equal_group_by_expressions_are_one_key() -> None:
     plan = accepted(
         "SELECT auction, count(*) AS n FROM bids GROUP BY auction, 1, auction EMIT CHANGES"
     )
@@ -182,7 +182,7 @@ def test_group_by_the_same_twice_is_one_key() -> None:
     assert len(aggregate.keys) == 1
 
 
-def test_order_by_a_qualified_column_is_not_the_alias() -> None:
+def test_order_by_qualified_column_ignores_alias() -> None:
     plan = accepted("SELECT v AS k, h.k AS j FROM history AS h ORDER BY h.k")
     sort = find(plan, n.Sort)
     assert isinstance(sort, n.Sort)
@@ -196,13 +196,13 @@ def test_order_by_a_qualified_column_is_not_the_alias() -> None:
         ("SELECT k, v FROM history UNION ALL SELECT v, k FROM history ORDER BY 2 DESC", "v"),
     ],
 )
-def test_order_by_position(query: str, position: str) -> None:
+def test_order_by_position_refers_to_the_select_list(query: str, position: str) -> None:
     sort = find(accepted(query), n.Sort)
     assert isinstance(sort, n.Sort)
     assert sort.field(next(iter(referenced_ids(sort.order[0])))).name == position
 
 
-def test_except_is_not_associative() -> None:
+def test_except_is_flattened_to_the_left_only() -> None:
     left = "SELECT k FROM history EXCEPT SELECT v FROM history EXCEPT SELECT 1 FROM history"
     right = "SELECT k FROM history EXCEPT (SELECT v FROM history EXCEPT SELECT 1 FROM history)"
     flat = find(accepted(left), n.SetOperation)
@@ -211,7 +211,7 @@ def test_except_is_not_associative() -> None:
     assert [len(node.inputs) for node in nested] == [2, 2]
 
 
-def test_statements_may_stand_in_any_order() -> None:
+def test_accepts_statements_in_any_order() -> None:
     compiled = compile_with_sources(
         "CREATE SINK out FROM two WITH (connector = 'console'); "
         "CREATE STREAM two AS SELECT price FROM one; CREATE STREAM three AS SELECT reason FROM bad; "
@@ -224,7 +224,7 @@ def test_statements_may_stand_in_any_order() -> None:
     assert not compiled.errors
 
 
-def test_a_stream_that_reads_its_own_late_rows_is_a_cycle() -> None:
+def test_rejects_a_stream_that_reads_its_own_late_rows() -> None:
     compiled = compile_with_sources(
         f"CREATE STREAM s AS SELECT window_end, count(*) AS n FROM late GROUP BY TUMBLE(ts, {MINUTE}) "
         "EMIT ON WINDOW CLOSE LATE DATA TO late;"
@@ -235,17 +235,17 @@ def test_a_stream_that_reads_its_own_late_rows_is_a_cycle() -> None:
 # Event time
 
 
-def test_the_event_time_is_passed_on_by_name_only() -> None:
-    found = roles("SELECT ts, ts AS at, other, ts + INTERVAL '1' SECOND AS later FROM bids")
-    assert [found[name] for name in ("ts", "at")] == [n.Role.TIME] * 2
-    assert [found[name] for name in ("other", "later")] == [n.Role.PLAIN] * 2
+def test_only_plain_columns_keep_the_event_time_role() -> None:
+    role_of = roles("SELECT ts, ts AS at, other, ts + INTERVAL '1' SECOND AS later FROM bids")
+    assert [role_of[name] for name in ("ts", "at")] == [n.Role.TIME] * 2
+    assert [role_of[name] for name in ("other", "later")] == [n.Role.PLAIN] * 2
 
 
-def test_windows_have_times() -> None:
-    found = roles(
+def test_window_columns_have_roles() -> None:
+    role_of = roles(
         f"SELECT window_start, window_end, window_time, ts FROM TUMBLE(bids, ts, {MINUTE})"
     )
-    assert list(found.values()) == [
+    assert list(role_of.values()) == [
         n.Role.WINDOW_START,
         n.Role.WINDOW_END,
         n.Role.TIME,
@@ -253,7 +253,7 @@ def test_windows_have_times() -> None:
     ]
 
 
-def test_groups_keep_the_times_they_are_grouped_by() -> None:
+def test_group_keys_keep_their_roles() -> None:
     query = f"SELECT window_end, max(ts) AS last FROM bids GROUP BY TUMBLE(ts, {MINUTE})"
     assert roles(query) == {"window_end": n.Role.WINDOW_END, "last": n.Role.PLAIN}
     assert roles("SELECT ts, count(*) AS n FROM bids GROUP BY ts")["ts"] is n.Role.TIME
@@ -279,14 +279,12 @@ def test_groups_keep_the_times_they_are_grouped_by() -> None:
         ),
     ],
 )
-def test_joins_keep_time_where_it_still_means_something(
-    join: str, left: n.Role, right: n.Role
-) -> None:
-    found = roles(f"SELECT a.ts AS l, b.ts AS r FROM bids AS a {join}", "state_ttl = '1 h'")
-    assert found == {"l": left, "r": right}
+def test_event_time_roles_after_joins(join: str, left: n.Role, right: n.Role) -> None:
+    role_of = roles(f"SELECT a.ts AS l, b.ts AS r FROM bids AS a {join}", "state_ttl = '1 h'")
+    assert role_of == {"l": left, "r": right}
 
 
-def test_a_union_has_a_time_if_all_its_members_do() -> None:
+def test_union_has_event_time_if_all_members_have() -> None:
     assert roles("SELECT ts FROM bids UNION ALL SELECT ts FROM asks") == {"ts": n.Role.TIME}
     assert roles("SELECT ts FROM bids UNION ALL SELECT ts FROM plain") == {"ts": n.Role.PLAIN}
 
@@ -295,7 +293,7 @@ def field_of(query: str, name: str) -> n.Field:
     return next(item for item in accepted(query).fields if item.name == name)
 
 
-def test_what_is_on_time_and_what_closes() -> None:
+def test_event_time_and_closing_columns_of_windows() -> None:
     tumble = f"SELECT * FROM TUMBLE(bids, ts, {MINUTE})"
     session = f"SELECT * FROM SESSION(bids, ts, {MINUTE})"
     clock = f"SELECT * FROM TUMBLE(bids, PROCTIME(), {MINUTE})"
@@ -312,7 +310,7 @@ def test_what_is_on_time_and_what_closes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("call", "expanded"),
     [
         ("concat_ws(',', *)", "concat_ws(',', a, s)"),
         ("concat_ws(',', x.*)", "concat_ws(',', a, s)"),
@@ -322,7 +320,7 @@ def test_what_is_on_time_and_what_closes() -> None:
         ("max(struct(x.*)) FILTER (WHERE a > 1)", "max(struct(a, s)) FILTER (WHERE a > 1)"),
     ],
 )
-def test_a_star_among_arguments_stands_for_the_columns(written: str, meant: str) -> None:
+def test_star_in_arguments_expands_to_columns(call: str, expanded: str) -> None:
     source = "CREATE SOURCE x (a INT, s STRUCT<b: INT, c: STRING>) WITH (connector = 'memory');"
 
     def expressions(call: str) -> list[str]:
@@ -331,16 +329,16 @@ def test_a_star_among_arguments_stands_for_the_columns(written: str, meant: str)
         compiled = compile_with_sources(f"{source}\n{stream}")
         assert not compiled.errors, compiled.errors
         nodes = n.walk(plan_of(compiled, "r"))
-        found = [part for node in nodes if isinstance(node, n.Project) for part in node.expressions]
-        found += [
+        trees = [part for node in nodes if isinstance(node, n.Project) for part in node.expressions]
+        trees += [
             part for node in nodes if isinstance(node, n.Aggregate) for part in node.aggregates
         ]
-        return [to_sql(part) for part in found]
+        return [to_sql(part) for part in trees]
 
-    assert expressions(written) == expressions(meant)
+    assert expressions(call) == expressions(expanded)
 
 
-def test_the_fields_of_a_struct_by_a_star() -> None:
+def test_star_expands_to_fields_of_a_struct() -> None:
     source = "CREATE SOURCE x (a INT, s STRUCT<b: INT, c: STRING>) WITH (connector = 'memory');"
     stream = "CREATE STREAM r AS SELECT a, y.s.* EXCEPT (c) FROM x AS y;"
     plan = plan_of(compile_with_sources(f"{source}\n{stream}"), "r")

@@ -1,4 +1,4 @@
-"""Joins in plans: bounds of time, sides of conditions, names."""
+"""Binding joins: kinds, time bounds and conditions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SOON = "b.ts BETWEEN a.ts AND a.ts + INTERVAL '1' MINUTE"
         ),
     ],
 )
-def test_the_bounds_of_an_interval_join(condition: str, lower: int, upper: int) -> None:
+def test_interval_join_bounds(condition: str, lower: int, upper: int) -> None:
     plan = accepted(
         f"SELECT a.price FROM bids AS a JOIN asks AS b ON a.auction = b.auction AND {condition}"
     )
@@ -51,7 +51,7 @@ def test_the_bounds_of_an_interval_join(condition: str, lower: int, upper: int) 
     assert join.residual is None
 
 
-def test_the_start_of_a_window_bounds_a_join_by_its_end() -> None:
+def test_window_start_bounds_a_join_by_the_window_end() -> None:
     plan = accepted(
         f"SELECT a.price FROM asks AS a JOIN TUMBLE(bids, ts, {MINUTE}) AS w "
         "ON a.ts >= w.window_start AND a.ts < w.window_end"
@@ -94,7 +94,7 @@ def test_the_start_of_a_window_bounds_a_join_by_its_end() -> None:
         ),
     ],
 )
-def test_the_kind_of_a_join(tables: str, kind: n.JoinKind) -> None:
+def test_join_kind_follows_from_tables_and_condition(tables: str, kind: n.JoinKind) -> None:
     join = find(accepted(f"SELECT 1 AS one FROM {tables}", "state_ttl = '1 h'"), n.Join)
     assert isinstance(join, n.Join)
     assert join.kind is kind
@@ -108,13 +108,13 @@ def test_the_kind_of_a_join(tables: str, kind: n.JoinKind) -> None:
         "SELECT price FROM bids WHERE rand() BETWEEN price AND auction AND channel = 'web'",
     ],
 )
-def test_a_random_value_between_two_is_drawn_once(query: str) -> None:
+def test_random_operand_of_between_is_evaluated_once(query: str) -> None:
     plan = accepted(query)
     for shown in (plan, optimize(plan)):
         (condition,) = [node.condition for node in n.walk(shown) if isinstance(node, n.Filter)]
         assert [name for name, _ in ex.calls(condition)] == ["RAND"]
 
 
-def test_a_value_between_two_is_a_bound_of_each_side() -> None:
+def test_between_of_columns_is_split_into_two_bounds() -> None:
     pieces = ex.conjuncts(exp.column("price").between(exp.column("low"), exp.column("high")))
     assert [to_sql(piece) for piece in pieces] == ["price >= low", "price <= high"]

@@ -1,4 +1,4 @@
-"""Functions of the user's own: what calls stand for, and what tells one version from another."""
+"""User-defined functions: inlined calls, versions, and Python functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def clean(compiled: Compiled) -> Compiled:
 
 
 def projected(functions: str, expression: str) -> str:
-    """What an expression over bids is written out to."""
+    """Return an expression over bids after binding."""
     compiled = clean(
         compile_with_sources(f"{functions} CREATE STREAM s AS SELECT {expression} AS c FROM bids;")
     )
@@ -59,14 +59,14 @@ def projected(functions: str, expression: str) -> str:
         ("(x INT) AS f.x", "f(price)", "(CAST(price AS INT))"),
     ],
 )
-def test_a_call_is_its_expression(body: str, call: str, expected: str | None) -> None:
-    made = projected(f"CREATE FUNCTION f{body};", call)
+def test_inlines_a_call(body: str, call: str, expected: str | None) -> None:
+    text = projected(f"CREATE FUNCTION f{body};", call)
     if call == "f(auction, price)":
         expected = "(CAST(auction AS INT) - CAST(price AS INT))"
     if call == "F(price) * 2":
         cast = "CAST(price AS INT)"
         expected = f"(CASE WHEN {cast} > 0 THEN {cast} END) * 2"
-    assert made == expected
+    assert text == expected
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_a_call_is_its_expression(body: str, call: str, expected: str | None) ->
         ("aggregate(array(1), 0, (x, x_) -> plus(array(x), x_)[0])", "x__ -> x__ + CAST(x_ AS"),
     ],
 )
-def test_names_of_lambdas_do_not_catch_those_of_arguments(call: str, expected: str) -> None:
+def test_renames_lambda_parameters_that_would_capture_arguments(call: str, expected: str) -> None:
     plus = "CREATE FUNCTION plus(xs ARRAY<BIGINT>, y BIGINT) AS transform(xs, x -> x + y);"
     assert expected in projected(plus, call)
 
 
-def test_a_column_of_the_name_of_a_lambda_is_kept_apart() -> None:
+def test_renames_lambda_parameter_with_the_name_of_a_column() -> None:
     compiled = clean(
         compile_text(
             "CREATE SOURCE t (x BIGINT) WITH (connector = 'memory');"
@@ -90,8 +90,8 @@ def test_a_column_of_the_name_of_a_lambda_is_kept_apart() -> None:
             "CREATE STREAM s AS SELECT plus(array(1), x) AS c FROM t;"
         )
     )
-    made = to_sql(plan_of(compiled, "s").input.expressions[0])  # type: ignore[attr-defined]
-    assert "`x_` -> `x_` + CAST(`x` AS BIGINT)" in made
+    text = to_sql(plan_of(compiled, "s").input.expressions[0])  # type: ignore[attr-defined]
+    assert "`x_` -> `x_` + CAST(`x` AS BIGINT)" in text
 
 
 def canonical_form(
@@ -102,17 +102,17 @@ def canonical_form(
     )
 
 
-def test_another_function_is_another_query_and_another_name_is_not() -> None:
+def test_canonical_form_depends_on_the_body_and_not_on_names() -> None:
     same = canonical_form(FEE)
     assert canonical_form(FEE.replace("rate", "share").replace("RETURN x", "AS  x")) == same
     assert canonical_form(FEE.replace("x * rate", "x + rate")) != same
     assert canonical_form(FEE.replace("x DOUBLE", "x FLOAT")) != same
     renamed = FEE.replace("fee", "cost")
     query = "SELECT sum(cost(price, 2)) AS s FROM bids EMIT CHANGES"
-    assert canonical_form(renamed, query) == same, "what it is called means nothing"
+    assert canonical_form(renamed, query) == same, "the name does not matter"
 
 
-def test_what_is_random_in_a_function_is_rejected_like_anything_random() -> None:
+def test_rejects_random_function_as_group_key() -> None:
     compiled = compile_with_sources(
         "CREATE FUNCTION noise(x BIGINT) RETURNS DOUBLE RETURN x * rand();"
         "CREATE STREAM s AS SELECT noise(price) AS k, count(*) AS n FROM bids GROUP BY 1 EMIT CHANGES;"
@@ -121,7 +121,7 @@ def test_what_is_random_in_a_function_is_rejected_like_anything_random() -> None
     assert [error.code for error in compiled.errors] == ["TG-414"]
 
 
-def test_functions_stand_in_sources_and_inserts() -> None:
+def test_inlines_calls_in_sources_and_inserts() -> None:
     compiled = clean(
         compile_text(
             "INSERT INTO t VALUES (twice(twice(1)));"
@@ -142,7 +142,7 @@ def test_functions_stand_in_sources_and_inserts() -> None:
 # Replacing
 
 
-def test_what_reads_a_stream_reads_the_one_in_its_place() -> None:
+def test_replacing_a_stream_or_function_replans_its_readers() -> None:
     before = clean(
         compile_with_sources(
             f"{FEE} CREATE STREAM a AS SELECT fee(price, 2) AS p, auction FROM bids;"
@@ -176,10 +176,10 @@ def test_what_reads_a_stream_reads_the_one_in_its_place() -> None:
             "b",
         )
     )
-    assert plan_of(before, "b").fields[0].name == "p", "a catalog that was compiled against stays"
+    assert plan_of(before, "b").fields[0].name == "p", "the previous catalog is unchanged"
 
 
-def test_a_sink_that_cannot_take_the_new_stream_keeps_the_old_one() -> None:
+def test_rejects_a_replacement_that_a_sink_cannot_consume() -> None:
     before = clean(
         compile_with_sources(
             "CREATE STREAM a AS SELECT auction FROM bids;"
@@ -195,7 +195,7 @@ def test_a_sink_that_cannot_take_the_new_stream_keeps_the_old_one() -> None:
     )
 
 
-def test_options_of_a_stream_are_added_and_changed() -> None:
+def test_alter_stream_adds_and_changes_options() -> None:
     compiled = clean(
         compile_with_sources(
             "CREATE STREAM a WITH (state_ttl = '1 day') AS SELECT DISTINCT channel FROM bids -- it's\n;"
@@ -214,7 +214,7 @@ def test_options_of_a_stream_are_added_and_changed() -> None:
     assert view.materialized and view.options["on_change"] == "restart"
 
 
-def test_functions_are_shown_and_dropped() -> None:
+def test_shows_and_drops_functions() -> None:
     compiled = clean(compile_text(FEE + "CREATE FUNCTION IF NOT EXISTS fee(x INT) RETURN x;"))
     assert listing(compiled.catalog, "FUNCTIONS").rows == [
         ("fee", "fee(x DOUBLE, rate DOUBLE) RETURNS DOUBLE")
@@ -246,26 +246,26 @@ def with_default(rate: int) -> Any:
     return times
 
 
-def declared(name: str = "py", deterministic: bool = True, **more: Any) -> Function:
+def declared(name: str = "py", deterministic: bool = True, **options: Any) -> Function:
     code = {"version": None, "deterministic": deterministic, "scalar": False}
-    return python_declaration(name, doubled, "BIGINT", ["BIGINT"], {**code, **more})
+    return python_declaration(name, doubled, "BIGINT", ["BIGINT"], {**code, **options})
 
 
 def with_python(function: Function, sql: str) -> Compiled:
-    known = Compiler(CONNECTORS, clean(compile_text(SOURCES)).catalog).declare(function)
-    return Compiler(CONNECTORS, clean(known).catalog).compile(sql)
+    compiled = Compiler(CONNECTORS, clean(compile_text(SOURCES)).catalog).declare(function)
+    return Compiler(CONNECTORS, clean(compiled).catalog).compile(sql)
 
 
-def test_a_function_of_python_is_a_call_that_spark_makes() -> None:
+def test_python_function_remains_a_call() -> None:
     compiled = clean(with_python(declared(), "CREATE STREAM s AS SELECT py(price) AS p FROM bids;"))
     project = plan_of(compiled, "s").input
     assert isinstance(project, n.Project)
-    assert reads_user_functions(project), "only rows reach it"
+    assert reads_user_functions(project), "called for selected rows only"
     assert "Project py(CAST(price AS BIGINT)) AS p" in explain(plan_of(compiled, "s"))
     assert declared().registered in to_sql(project.expressions[0])
 
 
-def test_another_version_of_a_function_is_another_query() -> None:
+def test_canonical_form_contains_the_version_of_a_python_function() -> None:
     sql = "CREATE STREAM s AS SELECT sum(py(price)) AS p FROM bids EMIT CHANGES;"
 
     def text(function: Function) -> str:
@@ -284,47 +284,49 @@ def test_another_version_of_a_function_is_another_query() -> None:
         "SELECT auction, count(*) AS n FROM bids WHERE py(price) > 1 GROUP BY auction EMIT CHANGES",
     ],
 )
-def test_state_does_not_depend_on_what_is_not_deterministic(sql: str) -> None:
+def test_rejects_nondeterministic_functions_in_state(sql: str) -> None:
     sql = f"CREATE STREAM s AS {sql};"
     unsure = with_python(declared(deterministic=False), sql)
     assert "TG-414" in {error.code for error in unsure.errors}
     assert "TG-414" not in {error.code for error in with_python(declared(), sql).errors}
 
 
-def test_a_changed_function_changes_the_streams_that_call_it() -> None:
-    known = clean(with_python(declared(), "CREATE STREAM s AS SELECT py(price) AS p FROM bids;"))
-    again = clean(Compiler(CONNECTORS, known.catalog).declare(declared(version="2")))
+def test_replacing_a_python_function_replans_its_callers() -> None:
+    compiled = clean(with_python(declared(), "CREATE STREAM s AS SELECT py(price) AS p FROM bids;"))
+    again = clean(Compiler(CONNECTORS, compiled.catalog).declare(declared(version="2")))
     assert again.replaced
     assert [item.name for item in again.declared] == ["py", "s"]
-    taken = Compiler(CONNECTORS, known.catalog).declare(declared("bids"))
-    assert [error.code for error in taken.errors] == ["TG-202"]
+    conflict = Compiler(CONNECTORS, compiled.catalog).declare(declared("bids"))
+    assert [error.code for error in conflict.errors] == ["TG-202"]
 
 
-def test_versions_are_told_by_the_text_of_a_function_and_of_what_it_reads(
+def test_version_depends_on_the_source_of_a_function_and_its_globals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, other = version_of(doubled, None), version_of(through, None)
     assert first != other
     assert version_of(doubled, None) == first
     monkeypatch.setattr("tests.plan.test_functions.RATE", 3)
-    assert version_of(doubled, None) != first, "a value that it reads"
-    assert version_of(through, None) != other, "one that a function reads that it calls"
+    assert version_of(doubled, None) != first, "a global that it reads"
+    assert version_of(through, None) != other, "a global of a function that it calls"
     with pytest.raises(TidegateError, match="the source text of len is not available"):
         version_of(len, None)
     assert version_of(len, "1") != version_of(len, "2")
     with pytest.raises(TidegateError, match="registered is a method"):
         version_of(Owner().registered, None)
-    made = [version_of(with_default(by), None) for by in (1, 2, 1)]
-    assert made[0] == made[2] != made[1], "a default that is computed"
+    versions = [version_of(with_default(by), None) for by in (1, 2, 1)]
+    assert versions[0] == versions[2] != versions[1], "a computed default"
 
 
-def test_modules_lie_beside_the_file(tmp_path: Path) -> None:
-    for folder, by in (("one", 1), ("two", 2)):
+def test_loads_modules_from_the_folder_of_the_script(tmp_path: Path) -> None:
+    for folder, increment in (("one", 1), ("two", 2)):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "json.py").write_text(f"def up(x):\n    return x + {by}\n")
-    found = [load("json:up", str(tmp_path / folder)) for folder in ("one", "two")]
-    assert [call(1) for call in found] == [2, 3], "each its own, and neither hides the library's"
-    assert version_of(found[0], None) != version_of(found[1], None)
+        (tmp_path / folder / "json.py").write_text(f"def up(x):\n    return x + {increment}\n")
+    functions = [load("json:up", str(tmp_path / folder)) for folder in ("one", "two")]
+    assert [call(1) for call in functions] == [2, 3], (
+        "two modules named json, beside the one of the library"
+    )
+    assert version_of(functions[0], None) != version_of(functions[1], None)
     import json
 
     assert json.loads("1") == 1
@@ -335,7 +337,7 @@ def test_modules_lie_beside_the_file(tmp_path: Path) -> None:
     compiled = clean(compile_text(sql, str(tmp_path / "one" / "streams.sql")))
     function = compiled.catalog.get("up")
     assert isinstance(function, Function) and function.python is not None
-    assert function.python.version == version_of(found[0], None)
+    assert function.python.version == version_of(functions[0], None)
 
 
 NUMBERS = pa.array([1, None, 3], pa.int64())
@@ -350,26 +352,26 @@ NUMBERS = pa.array([1, None, 3], pa.int64())
         (lambda x: None if x is None else x * 10, True, [10, None, 30]),
     ],
 )
-def test_what_a_function_gives_is_passed_on(call: Any, scalar: bool, expected: list[Any]) -> None:
+def test_returns_the_result_of_a_function(call: Any, scalar: bool, expected: list[Any]) -> None:
     assert checked("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS).to_pylist() == expected
 
 
-def test_a_function_sees_only_rows_that_are_there() -> None:
-    seen: list[list[Any]] = []
+def test_calls_a_function_for_selected_rows_only() -> None:
+    calls: list[list[Any]] = []
 
-    def noted(x: pa.Array) -> pa.Array:
-        seen.append(x.to_pylist())
+    def recorded(x: pa.Array) -> pa.Array:
+        calls.append(x.to_pylist())
         return pc.add(x, 1)
 
-    called = of_rows_only(checked("f", noted, False, pa.int64(), "BIGINT"), pa.int64())
-    for live, expected in (
+    called = of_rows_only(checked("f", recorded, False, pa.int64(), "BIGINT"), pa.int64())
+    for selected, expected in (
         ([True, True, True], [2, None, 4]),
         ([True, None, False], [2, None, None]),
         ([False, False, True], [None, None, 4]),
         ([False, None, False], [None, None, None]),
     ):
-        assert called(pa.array(live), NUMBERS).to_pylist() == expected
-    assert seen == [[1, None, 3], [1], [3]], "without rows it is not called"
+        assert called(pa.array(selected), NUMBERS).to_pylist() == expected
+    assert calls == [[1, None, 3], [1], [3]], "not called without selected rows"
     sql = f"SELECT {declared().registered}(a + {declared().registered}(b)) FROM t"
     name = f"{declared().registered}_ROWS"
     assert calls_for_rows_only(sql, "live") == f"SELECT {name}(live, a + {name}(live, b)) FROM t"
@@ -380,7 +382,7 @@ def failing(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("call", "scalar", "said"),
+    ("call", "scalar", "message"),
     [
         (lambda x: x[:2], False, "f gave 2 values for 3 rows"),
         (lambda x: [1, 2, 3], False, "f gave a list, not an Arrow array"),
@@ -390,14 +392,14 @@ def failing(x: Any) -> Any:
         (failing, False, r"f failed: KeyError: 'no\\nsuch key' \(test_functions.py, line \d+\)"),
     ],
 )
-def test_what_a_function_does_wrong_is_told(call: Any, scalar: bool, said: str) -> None:
-    with pytest.raises(TidegateError, match=said) as told:
+def test_reports_invalid_results_and_failures(call: Any, scalar: bool, message: str) -> None:
+    with pytest.raises(TidegateError, match=message) as caught:
         checked("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS)
-    assert told.value.code == "TG-510"
-    assert told.value.hint
+    assert caught.value.code == "TG-510"
+    assert caught.value.hint
 
 
-def test_functions_are_remembered_unless_they_are_python(tmp_path: Path) -> None:
+def test_saves_sql_functions_but_not_python_functions(tmp_path: Path) -> None:
     compiled = clean(
         with_python(
             declared(),
@@ -408,8 +410,8 @@ def test_functions_are_remembered_unless_they_are_python(tmp_path: Path) -> None
     directory = DataDirectory(tmp_path)
     directory.open()
     save_declarations(directory, compiled.catalog)
-    found = load_declarations(directory)
+    saved = load_declarations(directory)
     directory.close()
-    assert set(found.secret) == {"py", "p", "q"}
-    ((_, text),) = found.scripts
+    assert set(saved.secret) == {"py", "p", "q"}
+    ((_, text),) = saved.scripts
     assert clean(compile_text(text)).catalog.get("s") is not None

@@ -1,4 +1,4 @@
-"""MATCH_RECOGNIZE from its text to the plan: patterns, what follows from them, what is rejected."""
+"""MATCH_RECOGNIZE: patterns, their properties, binding and rejections."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 import pytest
 from sqlglot import exp
 
-from tests.physical.test_fingerprint import meanings
-from tests.physical.test_runnable import check_runnable, pointed_at, stream_of
+from tests.physical.test_fingerprint import canonical_forms
+from tests.physical.test_runnable import check_runnable, marked_text, stream_of
 from tests.support.compiling import TESTS, accepted, compile_text, rejected
 from tidegate.catalog.objects import Stream
 from tidegate.errors import RunError
@@ -32,8 +32,8 @@ QUERY = (
 def parsed(pattern: str) -> pt.Pattern:
     tree = DIALECT.parse(f"SELECT 1 FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN ({pattern}))")[0]
     assert isinstance(tree, exp.Select)
-    found: pt.Pattern = tree.args["from_"].this.args["match"].args["pattern"]
-    return found
+    result: pt.Pattern = tree.args["from_"].this.args["match"].args["pattern"]
+    return result
 
 
 def matches(query: str, options: str = "") -> n.Match:
@@ -52,25 +52,25 @@ def matches(query: str, options: str = "") -> n.Match:
         "(A | B) C",
     ],
 )
-def test_a_pattern_is_printed_as_it_is_written(text: str) -> None:
+def test_prints_a_resultas_written(text: str) -> None:
     assert pt.text_of(parsed(text)) == text
 
 
-def words(pattern: pt.Pattern, most: int = 3) -> set[str]:
-    """What a pattern matches, as texts of variables; quantifiers without end go up to `most`."""
+def sequences(pattern: pt.Pattern, most: int = 3) -> set[str]:
+    """Return the sequences of variables that a pattern matches, with at most `most` repetitions."""
     if isinstance(pattern, pt.Variable):
         return {pattern.name}
     if isinstance(pattern, pt.Alternation):
-        return set().union(*(words(part) for part in pattern.parts))
+        return set().union(*(sequences(part) for part in pattern.parts))
     if isinstance(pattern, pt.Concatenation):
-        parts = [words(part) for part in pattern.parts]
-        return {"".join(chosen) for chosen in itertools.product(*parts)}
+        parts = [sequences(part) for part in pattern.parts]
+        return {"".join(combination) for combination in itertools.product(*parts)}
     assert isinstance(pattern, pt.Repetition)
     limit = most if pattern.most is None else pattern.most
-    found: set[str] = set()
+    result: set[str] = set()
     for times in range(pattern.least, limit + 1):
-        found |= {"".join(c) for c in itertools.product(words(pattern.part), repeat=times)}
-    return found
+        result |= {"".join(c) for c in itertools.product(sequences(pattern.part), repeat=times)}
+    return result
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ def words(pattern: pt.Pattern, most: int = 3) -> set[str]:
         "(A B?){2} C",
     ],
 )
-def test_facts_about_patterns_are_those_of_their_words(text: str) -> None:
-    pattern, known = parsed(text), words(parsed(text))
-    assert pt.shortest(pattern) == min(map(len, known))
-    assert pt.longest(pattern) in (None, max(map(len, known)))
+def test_pattern_properties_agree_with_all_matching_sequences(text: str) -> None:
+    pattern, matching = parsed(text), sequences(parsed(text))
+    assert pt.shortest(pattern) == min(map(len, matching))
+    assert pt.longest(pattern) in (None, max(map(len, matching)))
     for names in ("A", "B", "AB"):
-        own = frozenset(names)
-        places = [[i for i, v in enumerate(word) if v in own] for word in known]
-        assert pt.occurs(pattern, own) == all(places)
-        firsts = [found[0] for found in places if found]
-        assert pt.first_place(pattern, own) == min(firsts, default=None)
-        if all(places):
-            assert pt.last_place(pattern, own) <= min(found[-1] for found in places)
+        variables = frozenset(names)
+        positions = [[i for i, v in enumerate(sequence) if v in variables] for sequence in matching]
+        assert pt.occurs(pattern, variables) == all(positions)
+        firsts = [indexes[0] for indexes in positions if indexes]
+        assert pt.first_place(pattern, variables) == min(firsts, default=None)
+        if all(positions):
+            assert pt.last_place(pattern, variables) <= min(indexes[-1] for indexes in positions)
 
 
-def test_what_a_node_knows_about_itself() -> None:
+def test_match_node_properties() -> None:
     node = matches(QUERY)
     # B is never the first row, so one row before the match is seen by PREV(B.price, 2).
     assert (node.rows_back, node.max_rows, node.within_us) == (1, None, 3_600_000_000)
@@ -109,7 +109,7 @@ def test_what_a_node_knows_about_itself() -> None:
     assert [item.role for item in node.fields] == [n.Role.PLAIN, n.Role.PLAIN, n.Role.TIME]
 
 
-def test_matches_have_an_event_time_where_it_is_known_when_they_come() -> None:
+def test_matches_have_an_event_time_if_their_delay_is_bounded() -> None:
     windows = "SELECT count(*) AS n FROM ({}) GROUP BY TUMBLE(at, INTERVAL '1' MINUTE)"
     accepted(windows.format(QUERY))
     fixed = QUERY.replace("WITHIN INTERVAL '1' HOUR", "").replace("B+", "B")
@@ -118,8 +118,8 @@ def test_matches_have_an_event_time_where_it_is_known_when_they_come() -> None:
         assert [error.code for error in rejected(windows.format(late))] == ["TG-406"]
 
 
-def test_a_copy_has_columns_of_its_own() -> None:
-    """Outer joins with further conditions read a side twice."""
+def test_copy_has_new_column_ids() -> None:
+    """Outer joins with residual conditions read a side twice."""
     node = matches(QUERY)
     context = Context(compile_text("").catalog, "", None, Span(0, 0))
     context.ids = {item.id.lower(): 1 for part in n.walk(node) for item in part.fields}
@@ -147,18 +147,18 @@ def test_a_copy_has_columns_of_its_own() -> None:
         QUERY.replace("BY auction", "BY bidder"),
     ],
 )
-def test_another_pattern_or_condition_is_another_state(changed: str) -> None:
+def test_canonical_form_depends_on_patterns_and_conditions(changed: str) -> None:
     assert changed != QUERY
-    assert meanings(changed) != meanings(QUERY)
+    assert canonical_forms(changed) != canonical_forms(QUERY)
 
 
-def test_names_and_what_is_computed_of_measures_do_not_matter() -> None:
+def test_canonical_form_does_not_depend_on_names_and_expressions_over_measures() -> None:
     other = QUERY.replace("AS p,", "+ 1 AS q,").replace("AS m", "AS other")
-    assert meanings(other) == meanings(QUERY)
+    assert canonical_forms(other) == canonical_forms(QUERY)
 
 
 @pytest.mark.parametrize(
-    ("condition", "place"),
+    ("condition", "highlighted"),
     [
         ("concat(A.channel, B.channel) = 'x'", "concat(A.channel, B.channel)"),
         ("A.price % B.price = 1", "A.price % B.price"),
@@ -169,12 +169,14 @@ def test_names_and_what_is_computed_of_measures_do_not_matter() -> None:
         ("A.channel > B.ts", "A.channel > B.ts"),
     ],
 )
-def test_what_only_spark_could_compute_is_rejected(condition: str, place: str) -> None:
+def test_rejects_conditions_that_only_spark_could_evaluate(
+    condition: str, highlighted: str
+) -> None:
     query = QUERY.replace("B.price > PREV(B.price, 2)", condition)
     with pytest.raises(RunError) as caught:
         check_runnable(stream_of(query))
     assert caught.value.code == "TG-501" and caught.value.hint
-    assert pointed_at(caught.value).startswith(place)
+    assert marked_text(caught.value).startswith(highlighted)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_what_only_spark_could_compute_is_rejected(condition: str, place: str) -
         (("BIGINT", "BIGINT"), "p0"),
     ],
 )
-def test_types_for_which_it_would_be_another_value_are_rejected(
+def test_rejects_types_with_results_that_differ_from_spark(
     kinds: tuple[str, ...], text: str
 ) -> None:
     tree = DIALECT.parse(f"SELECT {text}")[0]
@@ -200,7 +202,7 @@ def test_types_for_which_it_would_be_another_value_are_rejected(
         scalar_of("A", tree.expressions[0], [kind_named(kind) for kind in kinds])
 
 
-def test_the_examples_of_the_language_page_run() -> None:
+def test_examples_of_the_language_page_are_accepted() -> None:
     page = (TESTS.parent / "docs" / "LANGUAGE.md").read_text("utf-8")
     section = page.split("## Patterns: MATCH_RECOGNIZE")[1].split("\n## ")[0]
     block = re.search(r"```sql\n(.*?)```", section, re.DOTALL)

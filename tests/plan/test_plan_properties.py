@@ -1,4 +1,4 @@
-"""What plans promise: changelog kind, key, bounds of state, lateness."""
+"""Properties of plans: changelog kind, key, bounds of state, late rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MINUTE = "INTERVAL '1' MINUTE"
 SOON = "b.ts BETWEEN a.ts AND a.ts + INTERVAL '1' MINUTE"
 
 
-def promise(query: str, options: str = "") -> tuple[str, list[str] | None]:
-    """The changelog kind of a stream, and the names of its key."""
+def changelog_and_key(query: str, options: str = "") -> tuple[str, list[str] | None]:
+    """Return the changelog kind of a stream and the names of its key."""
     plan = accepted(query, options)
     key = None if plan.key is None else [plan.field(column).name for column in plan.key]
     return plan.changelog.value, key
@@ -87,10 +87,10 @@ def promise(query: str, options: str = "") -> tuple[str, list[str] | None]:
     ],
 )
 def test_changelog_kind_and_key(query: str, kind: str, key: list[str] | None) -> None:
-    assert promise(query) == (kind, key)
+    assert changelog_and_key(query) == (kind, key)
 
 
-def test_regular_outer_joins_take_rows_back() -> None:
+def test_regular_outer_and_anti_joins_are_changelogs() -> None:
     join = "SELECT a.price FROM bids AS a {} JOIN asks AS b ON a.auction = b.auction"
     for how, kind in (
         ("INNER", "append"),
@@ -98,7 +98,7 @@ def test_regular_outer_joins_take_rows_back() -> None:
         ("LEFT", "changelog"),
         ("ANTI", "changelog"),
     ):
-        assert promise(join.format(how), "state_ttl = '1 h'")[0] == kind
+        assert changelog_and_key(join.format(how), "state_ttl = '1 h'")[0] == kind
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_boundedness_and_watermark(query: str, bounded: bool, watermark: bool) -
 
 
 @pytest.mark.parametrize(
-    ("query", "kind", "state"),
+    ("query", "kind", "description"),
     [
         (
             "SELECT count(*) AS n FROM bids EMIT CHANGES",
@@ -175,12 +175,12 @@ def test_boundedness_and_watermark(query: str, bounded: bool, watermark: bool) -
         ),
     ],
 )
-def test_what_bounds_the_state(query: str, kind: type[n.Node], state: str) -> None:
+def test_state_bound_is_described(query: str, kind: type[n.Node], description: str) -> None:
     plan = accepted(query, "state_ttl = '1 hour'")
-    assert find(plan, kind).state_bound == state
+    assert find(plan, kind).state_bound == description
 
 
-def test_stateless_plans_keep_nothing() -> None:
+def test_stateless_plans_have_no_state_bound() -> None:
     plan = accepted(
         f"SELECT price + 1 AS p FROM TUMBLE(bids, ts, {MINUTE}) LATERAL VIEW explode(tags) t AS x "
         "WHERE price > 1 UNION ALL SELECT price FROM asks"
@@ -188,7 +188,7 @@ def test_stateless_plans_keep_nothing() -> None:
     assert {node.state_bound for node in n.walk(plan)} == {None}
 
 
-def test_upserts_become_changelogs_except_as_versions() -> None:
+def test_normalizes_upserts_except_as_versions() -> None:
     def normalized(query: str) -> bool:
         return any(isinstance(node, n.Normalize) for node in n.walk(accepted(query)))
 
@@ -201,7 +201,7 @@ def test_upserts_become_changelogs_except_as_versions() -> None:
     assert normalized("SELECT currency, rate FROM rates EMIT CHANGES")
 
 
-def test_volatile_values_are_traced_through_streams() -> None:
+def test_volatile_columns_stay_volatile_through_streams() -> None:
     compiled = compile_with_sources(
         "CREATE STREAM marked AS SELECT auction, rand() AS mark, ts FROM bids; "
         "CREATE STREAM s AS SELECT mark * 2 AS twice, auction FROM marked;"
@@ -210,7 +210,7 @@ def test_volatile_values_are_traced_through_streams() -> None:
     assert [item.volatile for item in plan_of(compiled, "s").fields] == [True, False]
 
 
-def test_changelog_kinds_are_those_of_the_design() -> None:
+def test_changelog_kind_values() -> None:
     assert [kind.value for kind in ChangelogKind] == ["append", "upsert", "changelog"]
 
 
@@ -225,7 +225,7 @@ def test_changelog_kinds_are_those_of_the_design() -> None:
         "SELECT h, count(*) AS n FROM (SELECT h FROM u UNION ALL SELECT h FROM w) GROUP BY h",
     ],
 )
-def test_no_operator_reads_upserts_without_the_rows_they_replace(query: str) -> None:
+def test_operators_never_read_bare_upserts(query: str) -> None:
     compiled = compile_with_sources(
         "CREATE SOURCE u (id INT PRIMARY KEY, h STRING, v INT) WITH (connector = 'memory');\n"
         "CREATE SOURCE w (id INT PRIMARY KEY, h STRING, v INT) WITH (connector = 'memory');\n"
@@ -239,17 +239,17 @@ def test_no_operator_reads_upserts_without_the_rows_they_replace(query: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("columns", "above"),
+    ("columns", "holds_union"),
     [("ts, window_end", True), ("window_end", True), ("ts", False), ("window_time", False)],
 )
-def test_rows_of_a_union_wait_for_their_window_and_not_only_for_their_time(
-    columns: str, above: bool
+def test_hold_above_a_union_waits_for_the_window_if_its_end_is_selected(
+    columns: str, holds_union: bool
 ) -> None:
-    """Where the end of the window is not selected, the members wait, each for its own."""
+    """If the end of the window is not selected, each member holds its own rows."""
     members = (f"SELECT {columns} FROM TUMBLE({name}, ts, {MINUTE})" for name in ("bids", "asks"))
     plan = accepted(f"{' UNION ALL '.join(members)} EMIT ON WINDOW CLOSE")
     holds = [node for node in n.walk(plan) if isinstance(node, n.Hold)]
     assert all(hold.spec is not None for hold in holds)
     assert [isinstance(hold.input, n.SetOperation) for hold in holds] == (
-        [True] if above else [False] * 2
+        [True] if holds_union else [False] * 2
     )

@@ -1,4 +1,4 @@
-"""Rewritten queries give what was asked: the whole plan as one statement in DuckDB, on random rows."""
+"""Plans return the same rows as their queries: each plan as one statement in DuckDB."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ SURE = st.lists(st.tuples(st.integers(0, 2), NUMBERS, st.integers(0, 4)), max_si
 
 @cache
 def planned(query: str, optimized: bool) -> str:
-    """The plan of a query as one statement of DuckDB's."""
+    """Return the plan of a query as one statement in the dialect of DuckDB."""
     text = SOURCES + as_stream(f"{query} EMIT CHANGES", "state_ttl = '1 day'")
     compiled = compile_text(text)
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     plan = plan_of(compiled, "s")
     plan = optimize(plan) if optimized else plan
     sql = output_sql(plan, lambda node: node.source.name if isinstance(node, n.Scan) else None)
-    # DuckDB compares and prints times without a zone, as its tables here have them.
+    # The tables have timestamps without a time zone, so the query must compare these.
     return sqlglot.transpile(sql, read="spark", write="duckdb")[0].replace(
         "TIMESTAMPTZ", "TIMESTAMP"
     )
 
 
-def asked(db: Any, sql: str) -> Counter[tuple[Any, ...]]:
+def answer(db: Any, sql: str) -> Counter[tuple[Any, ...]]:
     rows = db.execute(sql).fetchall()
-    # A changelog of everything at once has inserts only.
+    # All rows are in one epoch, so a changelog contains only inserts.
     return Counter(tuple(row[:-1]) if row and row[-1] == "+I" else tuple(row) for row in rows)
 
 
@@ -79,7 +79,7 @@ def asked(db: Any, sql: str) -> Counter[tuple[Any, ...]]:
 @seed(20260101)
 @settings(deadline=None, max_examples=25, database=None)
 @given(left=ROWS, right=ROWS, sure=SURE)
-def test_the_plan_means_the_query(query: str, left: Any, right: Any, sure: Any) -> None:
+def test_plan_returns_the_rows_of_the_query(query: str, left: Any, right: Any, sure: Any) -> None:
     with duckdb.connect(config={"threads": 1}) as db:
         for name, rows in (("l", left), ("r", right), ("sure", sure)):
             db.execute(f"CREATE TABLE {name} (k BIGINT, v BIGINT, ts TIMESTAMP)")
@@ -87,6 +87,6 @@ def test_the_plan_means_the_query(query: str, left: Any, right: Any, sure: Any) 
             if cells:
                 values = ", ".join(cells).replace("None", "NULL")
                 db.execute(f"INSERT INTO {name} VALUES {values}")
-        expected = asked(db, query)
-        assert asked(db, planned(query, False)) == expected
-        assert asked(db, planned(query, True)) == expected
+        expected = answer(db, query)
+        assert answer(db, planned(query, False)) == expected
+        assert answer(db, planned(query, True)) == expected

@@ -1,7 +1,7 @@
-"""A logical plan as one DuckDB query over tables: what a batch run of the plan gives.
+"""A logical plan as one DuckDB query over tables: the result of a batch run of the plan.
 
-It prints what operators go by (keys, bounds and residual of a join, keys of upserts), not the text
-that the user wrote. Upserts carry the order in which they came, in a column of their own.
+It is built from the attributes that operators use (keys, bounds and residual of a join, keys of
+upserts), not from the text of the user. Upserts have a column with their order of arrival.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _orders_upserts(node: n.Node) -> bool:
 
 
 def _ids(node: n.Node) -> list[str]:
-    own = [quoted(item.id) for item in node.fields]
-    return [*own, ARRIVAL] if _orders_upserts(node) else own
+    ids = [quoted(item.id) for item in node.fields]
+    return [*ids, ARRIVAL] if _orders_upserts(node) else ids
 
 
 def _select(columns: list[str], below: str) -> str:
@@ -81,14 +81,14 @@ def _explode(node: n.Explode) -> str:
     array = text(node.generator.expressions[0])
     if node.outer:
         array = f"CASE WHEN coalesce(len({array}), 0) = 0 THEN [NULL] ELSE {array} END"
-    kept = [quoted(item.id) for item in node.fields if item.id != name]
+    columns = [quoted(item.id) for item in node.fields if item.id != name]
     inner = _select(["*", f"unnest({array}) AS {quoted(name)}"], _child(node.input))
-    return _select([*kept, quoted(name)], f"({inner}) AS t")
+    return _select([*columns, quoted(name)], f"({inner}) AS t")
 
 
 def _window(node: n.Window) -> str:
     spec, us = node.spec, f"epoch_us({text(node.time)})"
-    kept = [quoted(item.id) for item in node.input.fields]
+    columns = [quoted(item.id) for item in node.input.fields]
     floor = f"({us} - ((({us} - {spec.offset_us}) % {{0}} + {{0}}) % {{0}}))"
     if spec.kind is n.WindowKind.TUMBLE:
         starts, end = f"[{floor.format(spec.size_us)}]", f"_s + {spec.size_us}"
@@ -97,53 +97,57 @@ def _window(node: n.Window) -> str:
         last = floor.format(spec.slide_us)
         starts = f"range({last} - {spec.size_us // spec.slide_us * spec.slide_us}, {last} + 1, {spec.slide_us})"
         end = f"_s + {spec.size_us}"
-    inner = _select([*kept, f"unnest({starts}) AS _s", f"{us} AS _us"], _child(node.input))
-    own = [f"make_timestamp(_s) AS {quoted(node.fields[-3].id)}"]
-    own += [f"make_timestamp({end}) AS {quoted(node.fields[-2].id)}"]
-    own += [f"make_timestamp({end} - 1) AS {quoted(node.fields[-1].id)}"]
-    return f"{_select([*kept, *own], f'({inner}) AS t')} WHERE _us < {end} AND _us IS NOT NULL"
+    inner = _select([*columns, f"unnest({starts}) AS _s", f"{us} AS _us"], _child(node.input))
+    window_columns = [f"make_timestamp(_s) AS {quoted(node.fields[-3].id)}"]
+    window_columns += [f"make_timestamp({end}) AS {quoted(node.fields[-2].id)}"]
+    window_columns += [f"make_timestamp({end} - 1) AS {quoted(node.fields[-1].id)}"]
+    return f"{_select([*columns, *window_columns], f'({inner}) AS t')} WHERE _us < {end} AND _us IS NOT NULL"
 
 
 def _sessions(window: n.Window, keys: list[str]) -> str:
-    """Every row with the session of its key."""
-    gap, kept = window.spec.size_us, [quoted(item.id) for item in window.input.fields]
+    """Return every row with the session of its key."""
+    gap, columns = window.spec.size_us, [quoted(item.id) for item in window.input.fields]
     by = ", ".join(keys or ["true"])
-    rows = _select([*kept, f"epoch_us({text(window.time)}) AS _us"], _child(window.input))
+    rows = _select([*columns, f"epoch_us({text(window.time)}) AS _us"], _child(window.input))
     new = f"coalesce(_us - lag(_us) OVER (PARTITION BY {by} ORDER BY _us) > {gap}, true) AS _new"
-    begun = _select(["*", new], f"({rows} WHERE {text(window.time)} IS NOT NULL) AS t")
+    starts = _select(["*", new], f"({rows} WHERE {text(window.time)} IS NOT NULL) AS t")
     number = f"sum(_new::INT) OVER (PARTITION BY {by} ORDER BY _us) AS _number"
-    numbered = _select(["*", number], f"({begun}) AS t")
+    numbered = _select(["*", number], f"({starts}) AS t")
     over = f"OVER (PARTITION BY {by}, _number)"
     ends = (f"min(_us) {over}", f"max(_us) {over} + {gap}", f"max(_us) {over} + {gap} - 1")
     names = [quoted(item.id) for item in window.fields[-3:]]
-    own = [f"make_timestamp({at}) AS {name}" for at, name in zip(ends, names, strict=True)]
-    return _select([*kept, *own], f"({numbered}) AS t")
+    window_columns = [
+        f"make_timestamp({end}) AS {name}" for end, name in zip(ends, names, strict=True)
+    ]
+    return _select([*columns, *window_columns], f"({numbered}) AS t")
 
 
 def _aggregate(node: n.Aggregate) -> str:
     trees = [*node.keys, *node.aggregates]
     columns = [f"{text(t)} AS {quoted(i.id)}" for i, t in zip(node.fields, trees, strict=True)]
     keys = [text(key) for key in node.keys]
-    below = _child(node.input) if not node.makes_sessions else ""
+    rows = _child(node.input) if not node.makes_sessions else ""
     if node.makes_sessions:
         assert isinstance(node.input, n.Window)
-        made = {item.id for item in node.input.fields[-3:]}
-        by = [text(key) for key in node.keys if key.name not in made]
-        below = f"({_sessions(node.input, by)}) AS t"
+        window_ids = {item.id for item in node.input.fields[-3:]}
+        by = [text(key) for key in node.keys if key.name not in window_ids]
+        rows = f"({_sessions(node.input, by)}) AS t"
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
-    return _select(columns or ["1 AS one"], below) + group
+    return _select(columns or ["1 AS one"], rows) + group
 
 
 def _conditions(node: n.Join) -> list[str]:
-    sign = {False: "=", True: "IS NOT DISTINCT FROM"}
-    found = [f"({text(p.left)}) {sign[p.null_safe]} ({text(p.right)})" for p in node.key_pairs]
+    operators = {False: "=", True: "IS NOT DISTINCT FROM"}
+    conditions = [
+        f"({text(p.left)}) {operators[p.null_safe]} ({text(p.right)})" for p in node.key_pairs
+    ]
     if node.bounds is not None:
         left, right = quoted(node.bounds.left_id), quoted(node.bounds.right_id)
         lower, upper = node.bounds.lower_us, node.bounds.upper_us
-        found.append(f"epoch_us({left}) - epoch_us({right}) BETWEEN {lower} AND {upper}")
+        conditions.append(f"epoch_us({left}) - epoch_us({right}) BETWEEN {lower} AND {upper}")
     if node.residual is not None:
-        found.append(f"({text(node.residual)})")
-    return found
+        conditions.append(f"({text(node.residual)})")
+    return conditions
 
 
 def _join(node: n.Join) -> str:
@@ -157,30 +161,38 @@ def _join(node: n.Join) -> str:
 
 
 def _latest(node: n.Join, columns: list[str], left: str, right: str, conditions: list[str]) -> str:
-    """Of all rows that a left row could see, the nearest; a version that is none is not seen."""
-    near = node.asof_condition
-    assert near is not None and not near.first and not (near.lower_open or near.upper_open)
-    apart = f"(epoch_us({text(near.left)}) - epoch_us({text(near.right)}))"
-    limits = ((near.lower, ">="), (near.upper, "<="))
-    conditions += [f"{apart} {sign} {limit}" for limit, sign in limits if limit is not None]
-    order = {n.BACKWARD: apart, n.FORWARD: f"-{apart}"}.get(near.direction, f"abs({apart})")
+    """Return the nearest right row of each left row; a tombstone is no match."""
+    condition = node.asof_condition
+    assert (
+        condition is not None
+        and not condition.first
+        and not (condition.lower_open or condition.upper_open)
+    )
+    distance = f"(epoch_us({text(condition.left)}) - epoch_us({text(condition.right)}))"
+    limits = ((condition.lower, ">="), (condition.upper, "<="))
+    conditions += [
+        f"{distance} {operator} {limit}" for limit, operator in limits if limit is not None
+    ]
+    order = {n.BACKWARD: distance, n.FORWARD: f"-{distance}"}.get(
+        condition.direction, f"abs({distance})"
+    )
     order += f", {ARRIVAL} DESC" if _orders_upserts(node.right) else ""
     numbered = f"(SELECT *, row_number() OVER () AS _l FROM {left}) AS l"
     joined = f"{numbered} {node.how} JOIN {right} ON {' AND '.join(conditions) or 'true'}"
     newest = f"row_number() OVER (PARTITION BY _l ORDER BY {order}) = 1"
     if node.validity_id is None:
         return f"{_select(columns, joined)} QUALIFY {newest}"
-    alive, theirs = quoted(node.validity_id), {item.id for item in node.right.fields}
-    picked = f"({_select([*columns, alive], joined)} QUALIFY {newest}) AS t"
+    is_valid, right_ids = quoted(node.validity_id), {item.id for item in node.right.fields}
+    matches = f"({_select([*columns, is_valid], joined)} QUALIFY {newest}) AS t"
     if node.how == "INNER":
-        return f"{_select(columns, picked)} WHERE {alive}"
-    shown = [
-        f"CASE WHEN {alive} THEN {quoted(item.id)} END AS {quoted(item.id)}"
-        if item.id in theirs
+        return f"{_select(columns, matches)} WHERE {is_valid}"
+    selected = [
+        f"CASE WHEN {is_valid} THEN {quoted(item.id)} END AS {quoted(item.id)}"
+        if item.id in right_ids
         else quoted(item.id)
         for item in node.fields
     ]
-    return _select(shown, picked)
+    return _select(selected, matches)
 
 
 def _over(node: n.Over) -> str:
@@ -216,6 +228,8 @@ def _setoperation(node: n.SetOperation) -> str:
     parts = []
     for member in node.members:
         pairs = zip(node.fields, member.fields, strict=True)
-        columns = [f"{quoted(theirs.id)} AS {quoted(ours.id)}" for ours, theirs in pairs]
+        columns = [
+            f"{quoted(member_field.id)} AS {quoted(field.id)}" for field, member_field in pairs
+        ]
         parts.append(_select(columns, _child(member)))
     return f" {node.operation}{' ALL' if node.all else ''} ".join(parts)

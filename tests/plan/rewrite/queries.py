@@ -1,4 +1,4 @@
-"""Scripts of random streams over four small tables, and random rows for these."""
+"""Random scripts of streams over four small tables, and random rows for the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = {
     "u": (("k", "int"), ("v", "int"), ("s", "text"), ("ts", "time")),
 }
 START = datetime(2024, 1, 1)
-# Most of them let many rows pass: an empty answer tells nothing.
+# Most of them select many rows, because an empty result proves nothing.
 OPERATORS = ("=", "<>", "<>", "<>", "<=", "<=", ">=", ">=", "<", ">")
 HOWS = ("", "LEFT", "RIGHT", "FULL", "LEFT SEMI", "LEFT ANTI")
 WINDOWS = (
@@ -43,7 +43,7 @@ Row = tuple[Any, ...]
 
 
 def rows(random: Random) -> dict[str, list[Row]]:
-    """A few rows for each table, with NULLs and equal values."""
+    """Return a few rows for each table, with NULLs and equal values."""
 
     def maybe(value: Any) -> Any:
         return None if random.random() < 0.15 else value
@@ -88,20 +88,20 @@ class Query:
 
 @dataclass
 class Script:
-    """Writes random streams; each may read those before it."""
+    """Writes random streams, which may read previous streams."""
 
     random: Random
     streams: dict[str, Query] = field(default_factory=dict)
     count: int = 0
 
     def write(self) -> str:
-        """A script whose last stream is `s`."""
+        """Return a script whose last stream is `s`."""
         parts: list[str] = []
         for number in range(self.random.choice([0, 0, 1])):
             query = self.query(2)
             parts.append(f"CREATE STREAM s{number} AS {query.sql};")
             self.streams[f"s{number}"] = query
-        # Most are simple: in deep ones few rows are left to differ. Joins have the most rules.
+        # Most are simple: deep queries return few rows. Joins have the most rules.
         depth = self.random.choice([0, 0, 0, 1, 1, 2, 3])
         shape = self.joined if self.random.random() < 0.4 else self.query
         last = self.filtered(shape(depth))
@@ -114,7 +114,7 @@ class Script:
         return f"t{self.count}"
 
     def table(self, depth: int) -> tuple[str, Query]:
-        """A table in FROM under a name of its own, and its columns with that name."""
+        """Return a table in FROM with an alias, and its columns with that alias."""
         name = self.alias()
         if self.streams and self.random.random() < 0.4:
             stream = self.random.choice(sorted(self.streams))
@@ -127,8 +127,8 @@ class Script:
 
     def windowed(self, source: str) -> tuple[str, Query]:
         name = self.alias()
-        added = (("window_start", "time"), ("window_end", "time"))
-        columns = tuple((c, k) for c, k in COLUMNS[source]) + added
+        window_columns = (("window_start", "time"), ("window_end", "time"))
+        columns = tuple((c, k) for c, k in COLUMNS[source]) + window_columns
         return f"TUMBLE({source}, ts, INTERVAL '3' MINUTE) AS {name}", self.named(name, columns)
 
     def named(self, alias: str, columns: tuple[tuple[str, str], ...]) -> Query:
@@ -142,12 +142,12 @@ class Script:
         if kind == "float":
             return "1.5"
         if kind == "time":
-            moment = START + timedelta(minutes=self.random.randrange(10))
-            return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S}'"
+            time = START + timedelta(minutes=self.random.randrange(10))
+            return f"TIMESTAMP '{time:%Y-%m-%d %H:%M:%S}'"
         return self.random.choice(["'p'", "'q'", "'pq'"])
 
     def scalar(self, columns: Query) -> tuple[str, str]:
-        """An expression and its type."""
+        """Return an expression and its type."""
         name, kind = self.random.choice(columns.columns)
         if self.random.random() < 0.6:
             return name, kind
@@ -196,17 +196,24 @@ class Script:
 
     def query(self, depth: int) -> Query:
         shapes = (self.selected, self.grouped, self.grouped, self.joined, self.joined, self.joined)
-        shapes += (self.distinct, self.top, self.union, self.exploded, self.over, self.asked)  # type: ignore[operator]
+        shapes += (
+            self.distinct,
+            self.top,
+            self.union,
+            self.exploded,
+            self.over,
+            self.subquery_predicate,
+        )  # type: ignore[operator]
         return self.random.choice(shapes)(depth)
 
     def items(self, columns: Query, at_most: int = 4) -> Query:
-        """A SELECT list; the query has it as its text."""
+        """Return a SELECT list as the text of a query."""
         chosen = [self.scalar(columns) for _ in range(self.random.randrange(1, at_most + 1))]
-        # Event times make later windows and joins by time possible.
+        # Event times allow windows and joins by time in later streams.
         times = columns.of("time")
         if times and self.random.random() < 0.5:
             chosen.append((self.random.choice(times), "time"))
-        names = [f"c{place}" for place, _ in enumerate(chosen)]
+        names = [f"c{index}" for index, _ in enumerate(chosen)]
         text = ", ".join(f"{sql} AS {name}" for (sql, _), name in zip(chosen, names, strict=True))
         kinds = tuple((name, kind) for (_, kind), name in zip(chosen, names, strict=True))
         return Query(text, kinds)
@@ -216,8 +223,8 @@ class Script:
         items = self.items(columns)
         return Query(f"SELECT {items.sql} FROM {table}{self.conditions(columns)}", items.columns)
 
-    def asked(self, depth: int) -> Query:
-        """IN, EXISTS and NOT EXISTS: semi and anti joins by other words."""
+    def subquery_predicate(self, depth: int) -> Query:
+        """IN, EXISTS and NOT EXISTS, which become semi and anti joins."""
         table, columns = self.table(depth)
         numbers = columns.of("int")
         if not numbers:
@@ -235,7 +242,7 @@ class Script:
         return Query(text + self.conditions(columns, "AND"), items.columns)
 
     def filtered(self, inner: Query) -> Query:
-        """The query in parentheses, with a condition on it."""
+        """Return a query with a condition on its result."""
         if self.random.random() < 0.2:
             return inner
         name = self.alias()
@@ -263,9 +270,9 @@ class Script:
             if all(times) and self.random.random() < 0.4:
                 low, high = (self.random.choice(side) for side in times)
                 keys.append(f"{low} BETWEEN {high} - INTERVAL '2' MINUTE AND {high}")
-        # More keys would leave few pairs.
-        for kind, share in (("int", 0.7), ("text", 0.2)):
-            if one.of(kind) and other.of(kind) and self.random.random() < share:
+        # More keys would select few pairs.
+        for kind, probability in (("int", 0.7), ("text", 0.2)):
+            if one.of(kind) and other.of(kind) and self.random.random() < probability:
                 sign = self.random.choice(["=", "=", "=", "<=>"])
                 keys.append(
                     f"{self.random.choice(one.of(kind))} {sign} {self.random.choice(other.of(kind))}"
@@ -286,22 +293,22 @@ class Script:
         how = self.random.choice(["", "LEFT"])
         one, other = self.named("l", COLUMNS["a"]), self.named("r", COLUMNS["u"])
         if self.random.random() < 0.4:
-            # Equal times would leave open which row is the nearest.
+            # Rows with equal times would make the nearest row ambiguous.
             inner = "(SELECT k, ts, max(y) AS v, max(s) AS s FROM b GROUP BY k, ts) AS r"
             sign = self.random.choice([">=", ">=", "<="])
             clause = f"ASOF {how} JOIN {inner} MATCH_CONDITION (l.ts {sign} r.ts) ON l.k = r.k"
             if self.random.random() < 0.3:
                 clause += " AND abs(r.ts - l.ts) <= INTERVAL '2' MINUTE"
-            asked = self.random.choice([one, other])
+            condition_columns = self.random.choice([one, other])
         else:
             table = "u"
             if self.random.random() < 0.4:
                 where = self.condition(Query("", tuple(COLUMNS["u"])))
                 table = f"(SELECT * FROM u WHERE {where})"
             clause = f"{how} JOIN {table} FOR SYSTEM_TIME AS OF l.ts AS r ON l.k = r.k"
-            asked = Query("", one.columns + other.columns)
+            condition_columns = Query("", one.columns + other.columns)
         if self.random.random() < 0.4:
-            clause += f" AND {self.condition(asked)}"
+            clause += f" AND {self.condition(condition_columns)}"
         both = Query("", one.columns + other.columns)
         items = self.items(both, 5)
         text = f"SELECT {items.sql} FROM a AS l {clause}{self.conditions(both)}"
@@ -330,7 +337,7 @@ class Script:
         else:
             table, columns = self.table(depth)
         keys = [self.scalar(columns) for _ in range(self.random.randrange(3))]
-        names = [(f"k{place}", kind) for place, (_, kind) in enumerate(keys)]
+        names = [(f"k{index}", kind) for index, (_, kind) in enumerate(keys)]
         items = [f"{sql} AS {name}" for (sql, _), (name, _) in zip(keys, names, strict=True)]
         if window:
             items += ["window_start AS ws", "window_end AS we"]
@@ -338,11 +345,11 @@ class Script:
         calls = [("count(*)", "int")]
         calls += [(f"max({name})", "int") for name in columns.of("int")[:2]]
         calls += [(f"min({name})", "text") for name in columns.of("text")[:1]]
-        for place, (call, kind) in enumerate(
+        for index, (call, kind) in enumerate(
             self.random.sample(calls, self.random.randrange(1, len(calls) + 1))
         ):
-            items.append(f"{call} AS n{place}")
-            names.append((f"n{place}", kind))
+            items.append(f"{call} AS n{index}")
+            names.append((f"n{index}", kind))
         by = [sql for sql, _ in keys] + ([window] if window else [])
         text = f"SELECT {', '.join(items)} FROM {table}{self.conditions(columns)}"
         text += f" GROUP BY {', '.join(by)}" if by else ""
@@ -362,8 +369,8 @@ class Script:
         by = f"PARTITION BY {', '.join(name for name, _ in part)} " if part else ""
         order = self.random.choice(columns.columns)[0]
         function = self.random.choice(["rank", "dense_rank"])
-        items = ", ".join(f"{name} AS c{place}" for place, (name, _) in enumerate(columns.columns))
-        named = tuple((f"c{place}", kind) for place, (_, kind) in enumerate(columns.columns))
+        items = ", ".join(f"{name} AS c{index}" for index, (name, _) in enumerate(columns.columns))
+        named = tuple((f"c{index}", kind) for index, (_, kind) in enumerate(columns.columns))
         ranked = f"SELECT {items}, {function}() OVER ({by}ORDER BY {order}) AS r FROM {table}"
         kept = [c for c in named if self.random.random() < 0.7] or list(named[:1])
         kept += [("r", "int")] if self.random.random() < 0.4 else []

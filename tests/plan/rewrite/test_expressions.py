@@ -1,4 +1,4 @@
-"""What the rules know of expressions before they move them."""
+"""Facts about expressions that decide whether rules may move them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIELDS["closes"] = n.Field("closes", "closes", None, n.Role.WINDOW_END)
 
 
 def parsed(text: str) -> exp.Expr:
-    """An expression as the binder leaves it: calls in capitals."""
+    """Return an expression as the binder does, with function names in upper case."""
     tree = sqlglot.parse_one(f"SELECT {text}", dialect=DIALECT).expressions[0]
     for call in tree.find_all(exp.Anonymous):
         call.set("this", call.name.upper())
@@ -66,7 +66,7 @@ def parsed(text: str) -> exp.Expr:
         "unknown IS NULL",
     ],
 )
-def test_cannot_fail(text: str) -> None:
+def test_expression_cannot_fail(text: str) -> None:
     assert not can_fail(parsed(text), FIELDS)
 
 
@@ -96,7 +96,7 @@ def test_cannot_fail(text: str) -> None:
         "missing = 1",
     ],
 )
-def test_may_fail(text: str) -> None:
+def test_expression_may_fail(text: str) -> None:
     assert can_fail(parsed(text), FIELDS)
 
 
@@ -114,7 +114,7 @@ def test_may_fail(text: str) -> None:
         ("i IN (SELECT 1)", False),
     ],
 )
-def test_deterministic(text: str, same: bool) -> None:
+def test_is_deterministic(text: str, same: bool) -> None:
     assert is_deterministic(parsed(text)) is same
 
 
@@ -136,21 +136,25 @@ def test_deterministic(text: str, same: bool) -> None:
         ("other = 1", False),
     ],
 )
-def test_null_rejecting(text: str, rejects: bool) -> None:
+def test_rejects_nulls(text: str, rejects: bool) -> None:
     assert rejects_nulls(parsed(text), {"i", "s"}) is rejects
 
 
-def test_pieces_keep_their_order_and_betweens() -> None:
-    found = split_conjuncts(parsed("(a > 1 AND b BETWEEN 1 AND 2) AND (c = 1 OR d = 2)"))
-    assert [to_sql(piece) for piece in found] == ["a > 1", "b BETWEEN 1 AND 2", "c = 1 OR d = 2"]
+def test_split_conjuncts_keeps_order_and_between() -> None:
+    conjuncts = split_conjuncts(parsed("(a > 1 AND b BETWEEN 1 AND 2) AND (c = 1 OR d = 2)"))
+    assert [to_sql(piece) for piece in conjuncts] == [
+        "a > 1",
+        "b BETWEEN 1 AND 2",
+        "c = 1 OR d = 2",
+    ]
 
 
-def test_substitution_keeps_the_order_of_operators() -> None:
+def test_substitute_adds_parentheses() -> None:
     moved = substitute(parsed("a * 2 > 5"), {"a": parsed("x + 1")})
     assert moved is not None and to_sql(moved) == "(x + 1) * 2 > 5"
 
 
-def test_substitution_does_not_let_a_lambda_capture_a_column() -> None:
+def test_substitute_rejects_capture_by_a_lambda() -> None:
     tree = parsed("exists(tags, x -> x = a)")
     mapping = {"tags": parsed("tags"), "a": parsed("x")}
     assert substitute(tree, mapping) is None
@@ -158,14 +162,14 @@ def test_substitution_does_not_let_a_lambda_capture_a_column() -> None:
     assert substitute(tree, mapping) is not None
 
 
-def test_substitution_needs_every_column() -> None:
+def test_substitute_needs_every_column() -> None:
     assert substitute(parsed("a > b"), {"a": parsed("x")}) is None
 
 
-def test_columns_that_cannot_be_told_apart() -> None:
+def test_only_equal_types_without_negative_zero_are_interchangeable() -> None:
     assert are_interchangeable(FIELDS["l"], FIELDS["l"])
     assert not are_interchangeable(FIELDS["l"], FIELDS["i"])
     assert not are_interchangeable(FIELDS["d"], FIELDS["d"]), (
-        "-0.0 equals 0.0 and prints another way"
+        "-0.0 equals 0.0 but is printed differently"
     )
     assert not are_interchangeable(FIELDS["unknown"], FIELDS["unknown"])

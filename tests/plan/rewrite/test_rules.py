@@ -1,4 +1,4 @@
-"""Golden plans of each rule: tests/plan/rewrite/<rule>.sql, with the plans before and after beside it."""
+"""Golden plans of each rule: tests/plan/rewrite/<rule>.sql, and the plans before and after in .plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.plan.side_streams import late_stream
 
 FOLDER = TESTS / "plan" / "rewrite"
 SCRIPTS = sorted(FOLDER.glob("*.sql"))
-NAMED = {rule.__name__: rule for rule in RULES}
+RULES_BY_NAME = {rule.__name__: rule for rule in RULES}
 
 
 def streams(text: str) -> list[Stream]:
@@ -27,32 +27,32 @@ def streams(text: str) -> list[Stream]:
 
 
 def tree(plan: n.Emit) -> str:
-    """The plan without what the stream promises."""
+    """Return the plan without the properties of the stream."""
     return explain(plan).split("\n\n", 1)[1]
 
 
 def after_rule(rule: str, plan: n.Emit) -> n.Emit:
-    return prune(plan) if rule == "prune_columns" else apply(plan, (NAMED[rule],))
+    return prune(plan) if rule == "prune_columns" else apply(plan, (RULES_BY_NAME[rule],))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_rule(script: Path, golden: Golden) -> None:
+def test_rule_matches_golden(script: Path, golden: Golden) -> None:
     parts = []
     for stream in streams(script.read_text("utf-8")):
         before, after = stream.plan, after_rule(script.stem, stream.plan)
         parts.append(f"stream {stream.name}\n\n{tree(before)}\n")
-        parts.append(f"after {script.stem}\n\n{_unless_same(after, before)}\n")
-        parts.append(f"optimized\n\n{_unless_same(optimize(before), after)}\n\n")
+        parts.append(f"after {script.stem}\n\n{_tree_unless_same(after, before)}\n")
+        parts.append(f"optimized\n\n{_tree_unless_same(optimize(before), after)}\n\n")
     golden(script.with_suffix(".plan"), "\n".join(parts).rstrip() + "\n")
 
 
-def _unless_same(plan: n.Emit, other: n.Emit) -> str:
+def _tree_unless_same(plan: n.Emit, other: n.Emit) -> str:
     return "(the same)" if tree(plan) == tree(other) else tree(plan)
 
 
-def test_every_rule_has_its_golden() -> None:
-    assert {path.stem for path in SCRIPTS} == {*NAMED, "prune_columns"}
-    assert {path.stem for path in FOLDER.glob("*.plan")} == {*NAMED, "prune_columns"}
+def test_every_rule_has_a_golden() -> None:
+    assert {path.stem for path in SCRIPTS} == {*RULES_BY_NAME, "prune_columns"}
+    assert {path.stem for path in FOLDER.glob("*.plan")} == {*RULES_BY_NAME, "prune_columns"}
 
 
 def _all_scripts() -> list[tuple[str, str]]:
@@ -62,7 +62,7 @@ def _all_scripts() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "text"), _all_scripts(), ids=lambda value: str(value)[:30])
-def test_what_a_stream_promises_stays(name: str, text: str) -> None:
+def test_optimizer_keeps_the_properties_of_a_stream(name: str, text: str) -> None:
     for stream in streams(text):
         before, after = stream.plan, optimize(stream.plan)
         assert after.fields == before.fields
@@ -71,18 +71,18 @@ def test_what_a_stream_promises_stays(name: str, text: str) -> None:
         assert optimize(after) is after
 
 
-def test_late_rows_keep_their_columns() -> None:
+def test_optimizer_keeps_the_columns_of_late_rows() -> None:
     late = [stream for _, text in _all_scripts() for stream in streams(text)]
     late = [stream for stream in late if stream.query.emit and stream.query.emit.late_to]
     assert len(late) > 2
     for stream in late:
         before, after = late_stream(stream.plan), late_stream(optimize(stream.plan))
         assert after.columns == before.columns
-        places = [[late.sources(item.rows) for item in late.inputs] for late in (before, after)]
-        assert places[0] == places[1]
+        indexes = [[late.sources(item.rows) for item in late.inputs] for late in (before, after)]
+        assert indexes[0] == indexes[1]
 
 
-def test_a_plan_that_is_too_deep_stays_as_it_is() -> None:
+def test_optimizer_returns_a_plan_that_is_too_deep() -> None:
     plan = streams(
         "CREATE SOURCE t (a INT) WITH (connector = 'memory'); CREATE STREAM s AS SELECT a FROM t;"
     )[0].plan

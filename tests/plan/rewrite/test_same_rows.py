@@ -1,4 +1,4 @@
-"""Any query gives the same rows with and without the optimizer, in batch on DuckDB.
+"""Random queries return the same rows with and without the optimizer, in batch on DuckDB.
 
 TIDEGATE_EXAMPLES is the number of queries (500), TIDEGATE_SEED the first of their seeds.
 """
@@ -24,7 +24,7 @@ from tidegate.plan.rewrite.optimizer import optimize
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "1"))
 BATCHES = 10
-QUERIES_A_DATABASE = 10
+QUERIES_PER_DATABASE = 10
 DECLARED = compile_text(SOURCES)
 
 
@@ -32,7 +32,7 @@ DECLARED = compile_text(SOURCES)
 def database() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET threads = 1")
-    # One optimizer is judged here: DuckDB's own loses rows of some SEMI JOINs.
+    # Only Tidegate's optimizer is tested: that of DuckDB loses rows of some SEMI JOINs.
     connection.execute("PRAGMA disable_optimizer")
     return connection
 
@@ -41,20 +41,20 @@ def fill(database: duckdb.DuckDBPyConnection, tables: dict[str, list[Row]]) -> N
     database.execute(TABLES)
     for name, values in tables.items():
         if values:
-            marks = ", ".join("?" for _ in values[0])
-            listed = ", ".join(f"({marks})" for _ in values)
+            placeholders = ", ".join("?" for _ in values[0])
+            tuples = ", ".join(f"({placeholders})" for _ in values)
             flat = [value for row in values for value in row]
-            database.execute(f"INSERT INTO {name} VALUES {listed}", flat)
+            database.execute(f"INSERT INTO {name} VALUES {tuples}", flat)
 
 
 def answer(database: duckdb.DuckDBPyConnection, plan: n.Emit) -> Counter[str]:
-    # As text, so that lists can be counted too.
+    # As text, because lists are not hashable.
     return Counter(repr(row) for row in database.execute(sql_of(plan)).fetchall())
 
 
 def check(database: duckdb.DuckDBPyConnection, seed: int) -> bool:
-    """One query on some rows; whether the optimizer changed its plan."""
-    if seed % QUERIES_A_DATABASE == 0:
+    """Check one query on random rows; return whether the optimizer changed its plan."""
+    if seed % QUERIES_PER_DATABASE == 0:
         fill(database, rows(Random(seed)))
     script = Script(Random(seed)).write()
     compiled = Compiler(CONNECTORS, DECLARED.catalog, DECLARED.settings).compile(script)
@@ -65,7 +65,7 @@ def check(database: duckdb.DuckDBPyConnection, seed: int) -> bool:
     assert same, f"seed {seed}\n{script}\n{explain(before)}\n{explain(after)}"
     assert [item.id for item in after.fields] == [item.id for item in before.fields]
     assert after.changelog is before.changelog
-    assert optimize(after) is after, f"not done at once: seed {seed}\n{script}"
+    assert optimize(after) is after, f"a second run changes the plan: seed {seed}\n{script}"
     return after is not before
 
 
@@ -73,8 +73,8 @@ def check(database: duckdb.DuckDBPyConnection, seed: int) -> bool:
 def test_same_rows_with_and_without_the_optimizer(
     batch: int, database: duckdb.DuckDBPyConnection
 ) -> None:
-    share = -(-EXAMPLES // BATCHES)
-    first = (SEED + batch * share) // QUERIES_A_DATABASE * QUERIES_A_DATABASE
-    seeds = range(first, first + share)
+    count = -(-EXAMPLES // BATCHES)
+    first = (SEED + batch * count) // QUERIES_PER_DATABASE * QUERIES_PER_DATABASE
+    seeds = range(first, first + count)
     changed = sum(check(database, seed) for seed in seeds)
     assert changed > len(seeds) // 2, "most queries have something to optimize"

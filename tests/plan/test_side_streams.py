@@ -1,4 +1,4 @@
-"""Which rows of a query can be late, and which columns its late stream has."""
+"""Side streams: which rows of a query can be late, and the columns of its late stream."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def names(late: LateStream) -> list[str]:
     return [item.name for item in late.columns]
 
 
-def test_one_operator_has_the_columns_of_its_input() -> None:
+def test_late_stream_of_one_operator_has_the_columns_of_its_input() -> None:
     late = late_of(f"SELECT count(*) AS n FROM asks {WINDOW} {LATE}")
     assert names(late) == ["auction", "seller", "price", "ts"]
     assert late.sources(late.inputs[0].rows) == (0, 1, 2, 3)
 
 
-def test_a_join_has_the_columns_of_both_sides_and_a_common_name_once() -> None:
+def test_late_stream_of_a_join_merges_columns_by_name() -> None:
     late = late_of(JOIN)
     assert names(late) == ["auction", "price", "ts", "seller"]
     left, right = late.inputs
@@ -45,7 +45,7 @@ def test_a_join_has_the_columns_of_both_sides_and_a_common_name_once() -> None:
     assert late.sources(right.rows) == (0, 2, 3, 1)
 
 
-def test_two_aggregates_side_by_side_share_a_late_stream() -> None:
+def test_two_aggregates_share_a_late_stream() -> None:
     late = late_of(
         f"SELECT count(*) AS n FROM (SELECT price, ts FROM bids) {WINDOW} UNION ALL "
         f"SELECT count(*) AS n FROM (SELECT seller, ts FROM asks) {WINDOW} {LATE}"
@@ -54,8 +54,8 @@ def test_two_aggregates_side_by_side_share_a_late_stream() -> None:
     assert [late.sources(item.rows) for item in late.inputs] == [(0, 1, None), (None, 1, 0)]
 
 
-def test_rows_are_judged_where_they_come_in() -> None:
-    """Rows of asks meet the outer windows first, those of bids the inner ones."""
+def test_rows_are_late_at_the_first_operator_they_reach() -> None:
+    """Rows of asks reach the outer aggregate first, rows of bids the inner one."""
     inner = "SELECT ts FROM bids GROUP BY ts"
     late = late_of(
         f"SELECT count(*) AS n FROM ({inner} UNION ALL SELECT ts FROM asks) {WINDOW} {LATE}"
@@ -64,10 +64,10 @@ def test_rows_are_judged_where_they_come_in() -> None:
     inside, outside = late.inputs
     assert [item.name for item in outside.rows.fields] == ["ts"]
     assert late.sources(inside.rows) == tuple(range(8))
-    assert [place for place in late.sources(outside.rows) if place is not None] == [0]
+    assert [index for index in late.sources(outside.rows) if index is not None] == [0]
 
 
-def test_a_join_over_a_join_judges_what_the_inner_one_has_not() -> None:
+def test_outer_join_drops_late_rows_of_its_own_input_only() -> None:
     third = (
         "SELECT b.price FROM (SELECT auction, price, ts FROM bids) AS b "
         f"JOIN asks AS a ON a.auction = b.auction AND a.ts BETWEEN b.ts AND b.ts + {MINUTE} "
@@ -79,14 +79,14 @@ def test_a_join_over_a_join_judges_what_the_inner_one_has_not() -> None:
     assert names(late) == ["auction", "price", "ts", "seller", "channel"]
 
 
-def test_a_stream_below_judges_its_own_rows() -> None:
+def test_inlined_stream_drops_its_own_late_rows() -> None:
     below = f"CREATE STREAM below AS SELECT count(*) AS n, window_time AS at FROM bids {WINDOW};"
     query = f"SELECT sum(n) AS n FROM below GROUP BY TUMBLE(at, {MINUTE}) {LATE}"
     late = late_stream(plan_of(compile_with_sources(f"{below} CREATE STREAM s AS {query};"), "s"))
     assert names(late) == ["n", "at"]
 
 
-def test_the_operators_hand_out_the_columns_of_the_stream() -> None:
+def test_operator_emits_late_rows_with_the_columns_of_the_stream() -> None:
     plan = plan_physical("s", typed(accepted(JOIN)), NO_LIMITS, keeps_late=True)
     (join,) = (item.operator for item in plan.operators)
     assert isinstance(join, IntervalJoin) and join.late_rows is not None
@@ -99,7 +99,7 @@ def test_the_operators_hand_out_the_columns_of_the_stream() -> None:
     ]
 
 
-def test_two_operators_hand_out_the_same_columns() -> None:
+def test_two_operators_emit_late_rows_with_the_same_columns() -> None:
     query = (
         f"SELECT count(*) AS n FROM (SELECT price, ts FROM bids) {WINDOW} UNION ALL "
         f"SELECT count(*) AS n FROM (SELECT seller, ts FROM asks) {WINDOW} {LATE}"
@@ -107,11 +107,11 @@ def test_two_operators_hand_out_the_same_columns() -> None:
     plan = plan_physical("s", typed(accepted(query)), NO_LIMITS, keeps_late=True)
     assert len(plan.operators) == 2
     assert {item.operator.late for item in plan.operators} == {plan.late}
-    nobody = plan_physical("s", typed(accepted(query)), NO_LIMITS)
-    assert [item.operator.late for item in nobody.operators] == [None, None]
+    without_late_rows = plan_physical("s", typed(accepted(query)), NO_LIMITS)
+    assert [item.operator.late for item in without_late_rows.operators] == [None, None]
 
 
-def test_types_that_turn_out_to_differ_are_rejected() -> None:
+def test_rejects_late_columns_with_different_types() -> None:
     query = (
         f"SELECT count(*) AS n FROM (SELECT price + 1 AS x, ts FROM bids) {WINDOW} UNION ALL "
         f"SELECT count(*) AS n FROM (SELECT channel AS x, ts FROM bids) {WINDOW} {LATE}"
@@ -128,26 +128,26 @@ def test_types_that_turn_out_to_differ_are_rejected() -> None:
         f"SELECT auction, count(*) AS n FROM bids GROUP BY auction, SESSION(ts, {MINUTE}) {LATE}",
     ],
 )
-def test_the_state_is_the_same_whether_somebody_reads_late_rows_or_not(query: str) -> None:
-    prints = [
+def test_fingerprint_does_not_depend_on_late_data_to(query: str) -> None:
+    fingerprints = [
         [
             runner_of(item).fingerprint
             for item in plan_physical("s", typed(accepted(query)), NO_LIMITS, keeps_late).operators
         ]
         for keeps_late in (False, True)
     ]
-    assert prints[0] == prints[1]
+    assert fingerprints[0] == fingerprints[1]
 
 
 def side_of(query: str) -> SideStream:
-    """The late stream of a query, as it is once types are known."""
+    """Return the late stream of a query with types."""
     stream = compile_with_sources(f"CREATE STREAM s AS {query};").catalog.get("s")
     assert isinstance(stream, Stream)
     (side,) = late_row_streams(stream)
     return typed_side(side, typed(accepted(query)).plan)
 
 
-def test_a_late_stream_has_the_types_of_computed_columns_and_means_its_operators() -> None:
+def test_late_stream_has_types_and_the_canonical_form_of_its_operators() -> None:
     query = f"SELECT count(*) AS n FROM (SELECT price + 1 AS p, ts FROM bids) {WINDOW} {LATE}"
     side = side_of(query)
     assert [(c.name, c.type) for c in side.columns[:2]] == [("p", "BIGINT"), ("ts", "TIMESTAMP")]

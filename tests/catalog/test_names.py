@@ -1,4 +1,4 @@
-"""Names that are folders: what could leave the data directory, or clash in it, is no name."""
+"""Names as folders: names that could leave the data directory, or clash in it, are rejected."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tidegate.runtime.directory import DataDirectory
         *("a" * 101, "ä" * 51),
     ],
 )
-def test_a_name_that_is_no_safe_folder(name: str) -> None:
+def test_rejects_names_that_are_not_safe_folders(name: str) -> None:
     assert unsafe(name) is not None
 
 
 @pytest.mark.parametrize(
     "name", ["bids", "Per_Minute", "a-b", "a.b", "my stream", "größe", "窗", "1"]
 )
-def test_a_name_that_is_a_safe_folder(name: str) -> None:
+def test_accepts_names_that_are_safe_folders(name: str) -> None:
     assert unsafe(name) is None
 
 
 @given(some.text(max_size=120))
-def test_a_safe_name_is_a_folder_inside_the_data_directory(name: str) -> None:
+def test_folders_of_safe_names_are_inside_the_data_directory(name: str) -> None:
     directory = DataDirectory("somewhere")
     if unsafe(name) is None:
         assert directory.stream(name).local_path().resolve().parent == directory.path
@@ -48,12 +48,12 @@ def test_a_safe_name_is_a_folder_inside_the_data_directory(name: str) -> None:
 
 
 @given(some.text(alphabet=some.characters(categories=["L", "N"]), min_size=1, max_size=40))
-def test_letters_and_digits_are_safe_unless_too_long(name: str) -> None:
+def test_letters_and_digits_are_safe_up_to_100_bytes(name: str) -> None:
     too_long = len(name.lower().encode("utf-8")) > 100
     assert (unsafe(name) is not None) == too_long
 
 
-def test_a_safe_name_can_be_a_folder(tmp_path: Path) -> None:
+def test_creates_a_folder_for_a_safe_name(tmp_path: Path) -> None:
     folder = DataDirectory(tmp_path).stream("Größe 1").local_path()
     folder.mkdir()
     assert folder.parent == tmp_path

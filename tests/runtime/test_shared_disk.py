@@ -1,4 +1,4 @@
-"""On a cluster, files must be where all machines find them; that is known before Spark starts."""
+"""Local paths are rejected on a cluster, before Spark starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tidegate.cli import init as package
 from tidegate.errors import RunError, ScriptError
 from tidegate.runtime.planning import is_cluster
 
@@ -30,11 +29,11 @@ CREATE SINK p FROM t WITH (connector = 'files', path = 'file:///out');
         ("k8s://https://host", True),
     ],
 )
-def test_which_masters_have_other_machines(master: str | None, expected: bool) -> None:
+def test_masters_that_are_clusters(master: str | None, expected: bool) -> None:
     assert is_cluster(master) is expected
 
 
-def test_paths_of_one_machine_are_rejected_on_a_cluster(tmp_path: Path) -> None:
+def test_rejects_local_paths_on_a_cluster(tmp_path: Path) -> None:
     with (
         tidegate.open(tmp_path / "data", master="spark://nowhere:7077") as session,
         pytest.raises(ScriptError) as caught,
@@ -49,8 +48,10 @@ def test_paths_of_one_machine_are_rejected_on_a_cluster(tmp_path: Path) -> None:
     assert "SET shared_disk = true;" in str(data.hint)
 
 
-def test_a_shared_disk_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then Spark is the next thing to be asked for."""
+def test_shared_disk_allows_local_paths_on_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next error is then that of starting Spark."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     with (
         tidegate.open(tmp_path / "data", master="spark://nowhere:7077") as session,
@@ -58,20 +59,3 @@ def test_a_shared_disk_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         session.execute("SET shared_disk = true;" + SCRIPT)
     assert caught.value.code in ("TG-502", "TG-506")
-
-
-def test_the_archive_is_the_package(tmp_path: Path) -> None:
-    import zipfile
-
-    one, two = tmp_path / "one.zip", tmp_path / "two.zip"
-    assert (package.package(one), package.package(two)) == (0, 0)
-    assert one.read_bytes() == two.read_bytes()
-    names = zipfile.ZipFile(one).namelist()
-    assert {"tidegate/__init__.py", "tidegate/spark/tasks/step.py", "tidegate/py.typed"} <= set(
-        names
-    )
-    assert not any("__pycache__" in name for name in names)
-    with pytest.raises(RunError, match=r"end in \.zip"):
-        package.package(tmp_path / "one.pex")
-    with pytest.raises(RunError, match="cannot be written"):
-        package.package(tmp_path / "nowhere" / "one.zip")
