@@ -167,7 +167,9 @@ def incremental() -> None:
         tables = [codec.table_from_bytes(data, schema) for data in stored]
         return operator.layout.to_output(
             with_pane(
-                operator.aggregator.evaluate(operator.aggregator.pre_aggregate(pa.concat_tables(tables))),
+                operator.aggregator.evaluate(
+                    operator.aggregator.pre_aggregate(pa.concat_tables(tables))
+                ),
                 np.full(100, HOUR),
             )
         )

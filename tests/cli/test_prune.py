@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tests.support.compiling import compile_text
+from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tidegate.checkpoint.manifest import (
     Manifest,
     OperatorState,

@@ -22,7 +22,14 @@ from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import SINKS
 from tidegate.connectors.view import COMPACT_AFTER, ViewSchema
 from tidegate.errors import RunError
-from tidegate.queries.engine import QueryResult, answer, ask, last_rows, explain_not_stored, tables_of
+from tidegate.queries.engine import (
+    QueryResult,
+    answer,
+    ask,
+    explain_not_stored,
+    last_rows,
+    tables_of,
+)
 from tidegate.queries.snapshot import Readable, readable, snapshot, store_readable, stored_readable
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.reconciliation import view_sink
@@ -336,11 +343,7 @@ def test_a_result_is_whatever_people_want() -> None:
     assert pa.table(result).equals(TABLE)
     assert repr(result) == "a\tname\n1\tx\n2\ty\n3\tNone\n(3 rows; main at epoch 4)"
     wild = QueryResult(pa.table({"<b>": ["<script>"] * 30}))._repr_html_()
-    assert (
-        "<script>" not in wild
-        and "&lt;script&gt;" in wild
-        and "30 rows, first 20 shown" in wild
-    )
+    assert "<script>" not in wild and "&lt;script&gt;" in wild and "30 rows, first 20 shown" in wild
 
 
 def test_the_last_rows_of_a_stream_that_keeps_them(harness: Viewed) -> None:

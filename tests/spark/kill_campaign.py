@@ -28,8 +28,8 @@ import pyarrow.parquet
 
 from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
-from tests.support.lossy_disk import lose_power
 from tests.support import java
+from tests.support.lossy_disk import lose_power
 from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
 

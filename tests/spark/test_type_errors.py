@@ -46,4 +46,6 @@ def test_a_type_error_says_what_spark_says_of_that_expression(
     (error,) = caught.value.errors
     assert error.code == "TG-307" and error.location is not None
     assert all(word in error.message for word in words.split("|")), error.message
-    assert error.location.text[error.location.start : error.location.end] == (blamed or f"SELECT {query}")
+    assert error.location.text[error.location.start : error.location.end] == (
+        blamed or f"SELECT {query}"
+    )

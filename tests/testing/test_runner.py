@@ -197,9 +197,7 @@ def test_restart_in_the_middle_of_any_case() -> None:
 
 def test_rows_lost_by_a_restart_are_found() -> None:
     outcome = run(case(add(1), Restart(), ExpectAll(numbers(1))), World(forgets=True))
-    assert (outcome.reason or "").endswith(
-        "the rows emitted before the restart have changed"
-    )
+    assert (outcome.reason or "").endswith("the rows emitted before the restart have changed")
 
 
 @pytest.mark.parametrize(
