@@ -92,7 +92,7 @@ ZONE = "The timezone: Foo/Bar is invalid. The timezone must be either a region-b
             "try_cast(x AS …)",
         ),
         ("ARITHMETIC_OVERFLOW", OVERFLOW, {}, "overflow", "DECIMAL(38, 0)"),
-        ("INVALID_TIMEZONE", ZONE, {"timeZone": "Foo/Bar"}, "no time zone Foo/Bar", "'+02:00'"),
+        ("INVALID_TIMEZONE", ZONE, {"timeZone": "Foo/Bar"}, "unknown time zone Foo/Bar", "'+02:00'"),
     ],
 )
 def test_an_expression_that_fails_gets_advice_that_can_be_followed(
@@ -116,7 +116,7 @@ def test_other_failures_of_spark_keep_their_words() -> None:
     text = "Table is gone. Look for it. SQLSTATE: 42P01"
     error = pipeline_error("t", Captured("TABLE_OR_VIEW_NOT_FOUND", text))
     assert error.message == "the stream t stopped: Table is gone. Look for it"
-    assert "nothing is lost" in (error.hint or "")
+    assert "no data was lost" in (error.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_a_worker_that_was_killed_is_worth_another_try(text: str) -> None:
 )
 def test_a_jvm_that_was_killed_is_named(error: Exception) -> None:
     found = pipeline_error("t", JobFailed(error))
-    assert found.code == "TG-503" and "Spark's JVM is gone" in found.message
+    assert found.code == "TG-503" and "Spark's JVM exited" in found.message
 
 
 def test_a_jvm_that_answers_is_not_gone() -> None:
     text = "An error occurred while calling o39.sc. Trace:\npy4j.Py4JException: no method sc\n"
-    assert "JVM is gone" not in pipeline_error("t", Py4JError(text)).message
+    assert "JVM exited" not in pipeline_error("t", Py4JError(text)).message

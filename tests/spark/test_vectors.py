@@ -18,7 +18,7 @@ from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.connectors.files import source as files_source
 from tidegate.operators.vectorized import VectorColumn, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
-from tidegate.physical.vectorized import Untranslatable, known, translated
+from tidegate.physical.vectorized import Untranslatable, translated, typed_vector
 from tidegate.runtime import epoch as cutting
 from tidegate.runtime.frames import Frames
 from tidegate.spark.errors import JobFailed
@@ -104,7 +104,7 @@ def table() -> pa.Table:
 
 def in_tasks(sql: str) -> pa.Array | None:
     """What tasks make of an expression; None if they leave it to Spark."""
-    columns = {name: known(VectorColumn(name), kind) for name, (kind, _) in COLUMNS.items()}
+    columns = {name: typed_vector(VectorColumn(name), kind) for name, (kind, _) in COLUMNS.items()}
     try:
         found = translated(parse_one(sql, dialect=DIALECT), columns)
     except Untranslatable:

@@ -136,7 +136,7 @@ class Session:
         return f"<tidegate.Session {str(self.directory)!r}, {state}: {declared}>"
 
     def close(self) -> None:
-        """Stop all pipelines and release the data directory. A SparkSession of yours keeps running."""
+        """Stop all pipelines and release the data directory. Your own SparkSession keeps running."""
         try:
             self.stop()
         finally:
@@ -430,7 +430,7 @@ class Session:
         self._pipelines.checkpoints(self.settings).drop(name)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return the checkpoints that can be restored: named ones and recent epochs, newest first."""
+        """Return the checkpoints that can be restored, newest first: named and recent epochs."""
         self._require_open()
         return self._pipelines.checkpoints(self.settings).list_all()
 

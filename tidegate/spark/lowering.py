@@ -142,8 +142,7 @@ def lower_stage(
 def read_ports(
     plan: PhysicalPlan, context: LoweringContext
 ) -> list[tuple[Hashable, Hashable | None, tuple[ReadPort, ...]]]:
-    """The operators of a stream whose rows tasks read: each with its index, and what it has in
-    common with others that one shuffle serves."""
+    """Return the ports whose rows tasks read: index, shared shuffle and parts of each operator."""
     return list(_Lowering(plan, context).read_ports(plan.leaves))
 
 

@@ -1,4 +1,4 @@
-"""Runs every check over a plan and returns all findings, in the order of the SQL."""
+"""Run every check over a plan and return all findings, in the order of the SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tidegate.compile.validate.windows import (
 )
 from tidegate.plan import nodes as n
 
-# ---- The checks, one per file; the order here is the order in which they run.
+# The order in which the checks run.
 
 CHECKS: tuple[Check, ...] = (
     sort_unbounded,
