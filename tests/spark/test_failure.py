@@ -92,7 +92,13 @@ ZONE = "The timezone: Foo/Bar is invalid. The timezone must be either a region-b
             "try_cast(x AS …)",
         ),
         ("ARITHMETIC_OVERFLOW", OVERFLOW, {}, "overflow", "DECIMAL(38, 0)"),
-        ("INVALID_TIMEZONE", ZONE, {"timeZone": "Foo/Bar"}, "unknown time zone Foo/Bar", "'+02:00'"),
+        (
+            "INVALID_TIMEZONE",
+            ZONE,
+            {"timeZone": "Foo/Bar"},
+            "unknown time zone Foo/Bar",
+            "'+02:00'",
+        ),
     ],
 )
 def test_an_expression_that_fails_gets_advice_that_can_be_followed(

@@ -136,7 +136,7 @@ class Session:
         return f"<tidegate.Session {str(self.directory)!r}, {state}: {declared}>"
 
     def close(self) -> None:
-        """Stop all pipelines and release the data directory. Your own SparkSession keeps running."""
+        """Stop all pipelines and release the data directory, but not your own SparkSession."""
         try:
             self.stop()
         finally:
