@@ -18,8 +18,8 @@ from tidegate.catalog.objects import SideKind, Source
 from tidegate.columns import CONTROL, EVENT_TIME, OP, ORIGIN, SELECTED
 from tidegate.operators.vectorized import VectorStage
 from tidegate.physical.planner import PhysicalPlan, ScanPlan, row_leaves
-from tidegate.physical.scan import source_vectors
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts
+from tidegate.physical.vectorized import source_vectors
 from tidegate.plan import nodes as n
 from tidegate.spark.errors import JobFailed
 from tidegate.spark.lowering import Lowered, LoweringContext, lower, read_ports
@@ -424,7 +424,7 @@ def _direct(
     opened = context.sources[source.name.lower()]
     input_range = context.native.get((stream.name.lower(), source.name.lower()))
     reader = opened.direct(read)
-    vectors = source_vectors(scan, source)
+    vectors = source_vectors(scan.node, source)
     if reader is None or vectors is None or (input_range is not None and not input_range.splits):
         return None
     return DirectScan(
