@@ -127,7 +127,9 @@ def test_shared_read_gives_each_reader_the_rows_of_a_separate_read(
     assert len(reader.splits_read) == len(splits), "each split is read once"
     for operator_index, port in enumerate((one, two)):
         alone = run_task(folder, [port], [splits], reader)
-        packed = [row for row in both if row["member"] == operator_index and row["port"] != PASSING]
+        packed = [
+            row for row in both if row["operator"] == operator_index and row["port"] != PASSING
+        ]
         assert packed == [row for row in alone if row["port"] != PASSING]
     count = sum(map(len, splits))
     bad = sum(time is None for split in splits for _, time in split)
@@ -136,7 +138,7 @@ def test_shared_read_gives_each_reader_the_rows_of_a_separate_read(
     assert (read["streams"], read["rows"]) == (["one", "two", "three"], count)
     assert sum(report.get("malformed", 0) for report in task_reports) == 3 * bad
     assert [report["out"] for report in task_reports if "out" in report] == [count - bad]
-    assert {row["member"] for row in both if row["port"] == PASSING} <= {0, 1}
+    assert {row["operator"] for row in both if row["port"] == PASSING} <= {0, 1}
 
 
 def test_streams_without_operators_report_to_the_driver(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_task_without_splits_still_sends_watermark_updates(tmp_path: Path) -> No
     port = port_of("one", reader, 4)
     rows = run_task(tmp_path, [port], [[[(1, 5)]]], reader, task=1)
     assert reader.splits_read == []
-    assert {row["member"] for row in rows} <= {4}
+    assert {row["operator"] for row in rows} <= {4}
     # Partitions without rows have a watermark in every port that reads them.
     scan = replace(port.scan, partitioned=True)
     epoch_spec = EpochSpec(0, 1, 0, partitions={"one/source": 2})
@@ -165,7 +167,8 @@ def test_task_without_splits_still_sends_watermark_updates(tmp_path: Path) -> No
     sent = pa.Table.from_batches(work(iter([numbers]))).to_pylist()
     assert len(sent) == KEY_GROUPS
     updates = [
-        (update.partition, update.watermark_us) for update in decode_updates(sent[0]["ticks"])
+        (update.partition, update.watermark_us)
+        for update in decode_updates(sent[0]["watermark_updates"])
     ]
     assert updates == [(0, NO_ROWS_US), (1, NO_ROWS_US)]
 

@@ -74,7 +74,7 @@ def values(operator: Operator, rows: list[dict[str, Any]]) -> list[int]:
 def test_sends_small_input_in_one_part() -> None:
     (rows,) = sent(hold_spec(), [batch(0, 100), batch(100, 100)])
     assert sorted(values(HOLD, rows)) == list(range(200))
-    assert [row["kg"] for row in rows] == list(range(KEY_GROUPS))
+    assert [row["key_group"] for row in rows] == list(range(KEY_GROUPS))
 
 
 def test_sends_large_input_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,17 +92,17 @@ def test_sends_large_input_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sends_watermark_updates_with_the_last_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     *early, last = sent(hold_spec(), [batch(first, 100) for first in range(0, 1_000, 100)])
-    assert {row["ticks"] for rows in early for row in rows} == {b""}
-    assert [row["kg"] for row in last] == list(range(KEY_GROUPS))
-    assert {update.watermark_us for row in last for update in decode_updates(row["ticks"])} == {
-        9_990
-    }
+    assert {row["watermark_updates"] for rows in early for row in rows} == {b""}
+    assert [row["key_group"] for row in last] == list(range(KEY_GROUPS))
+    assert {
+        update.watermark_us for row in last for update in decode_updates(row["watermark_updates"])
+    } == {9_990}
 
 
 def test_reports_the_event_time_of_each_partition() -> None:
     origins = [0, 1 << PARTITION_SHIFT] * 5
     (rows,) = sent(hold_spec(), [batch(0, 10, **{ORIGIN: pa.array(origins, L)})])
-    assert decode_updates(rows[0]["ticks"]) == [
+    assert decode_updates(rows[0]["watermark_updates"]) == [
         WatermarkUpdate(0, 0, 80),
         WatermarkUpdate(0, 1, 90),
     ]
@@ -110,15 +110,15 @@ def test_reports_the_event_time_of_each_partition() -> None:
 
 def test_end_of_input_sends_the_maximum_watermark() -> None:
     (rows,) = sent(hold_spec(), [], EpochSpec(0, 7, 1_000, ends=True))
-    assert [row["kg"] for row in rows] == list(range(KEY_GROUPS))
-    assert {update for row in rows for update in decode_updates(row["ticks"])} == {
+    assert [row["key_group"] for row in rows] == list(range(KEY_GROUPS))
+    assert {update for row in rows for update in decode_updates(row["watermark_updates"])} == {
         WatermarkUpdate(0, 0, END_US)
     }
 
 
 def test_task_without_rows_still_sends_to_every_key_group() -> None:
     (rows,) = sent(hold_spec(), [], task=0)
-    assert [(row["kg"], row["ticks"], row["data"]) for row in rows] == [
+    assert [(row["key_group"], row["watermark_updates"], row["data"]) for row in rows] == [
         (kg, b"", None) for kg in range(KEY_GROUPS)
     ]
     assert sent(hold_spec(), [], task=1) == []
@@ -128,7 +128,7 @@ def test_forwards_watermark_updates_by_position_in_the_port() -> None:
     control = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))] + [None] * 9, pa.binary())
     unselected = {SELECTED: [False] * 10, EVENT_TIME: pa.nulls(10, L)}
     (rows,) = sent(hold_spec(), [batch(0, 10, **{CONTROL: control, **unselected})])
-    assert {update for row in rows for update in decode_updates(row["ticks"])} == {
+    assert {update for row in rows for update in decode_updates(row["watermark_updates"])} == {
         WatermarkUpdate(1, 0, 55)
     }
     assert not any(row["data"] for row in rows)
@@ -139,7 +139,7 @@ def test_forwards_watermark_updates_of_a_shared_operator_to_all_positions() -> N
     control = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))], pa.binary())
     unselected = {SELECTED: [False], EVENT_TIME: pa.nulls(1, L)}
     (rows,) = sent(spec, [batch(0, 1, **{CONTROL: control, **unselected})])
-    assert {row["ticks"] for row in rows} == {
+    assert {row["watermark_updates"] for row in rows} == {
         encode_updates([WatermarkUpdate(0, 0, 55), WatermarkUpdate(2, 0, 55)])
     }
 
@@ -150,7 +150,9 @@ def test_counts_malformed_records_without_advancing_event_time() -> None:
     (rows,) = sent(hold_spec(), [batch(0, 4, **{EVENT_TIME: marks, SELECTED: live})])
     (report,) = [row["data"] for row in rows if row["port"] == PASSING]
     assert json.loads(report[1:]) == {"streams": ["s"], "malformed": 2}
-    assert {update.watermark_us for row in rows for update in decode_updates(row["ticks"])} == {7}
+    assert {
+        update.watermark_us for row in rows for update in decode_updates(row["watermark_updates"])
+    } == {7}
     assert sorted(values(HOLD, rows)) == [1, 3]
 
 
@@ -181,7 +183,7 @@ def test_flushes_control_messages_unchanged(monkeypatch: pytest.MonkeyPatch, asi
 
 def test_spreads_rows_of_one_window_over_key_groups() -> None:
     (rows,) = sent(hold_spec(), [batch(0, 4_000)])
-    counts = Counter({row["kg"]: len(values(HOLD, [row])) for row in rows})
+    counts = Counter({row["key_group"]: len(values(HOLD, [row])) for row in rows})
     assert set(counts) == set(range(KEY_GROUPS))
     assert min(counts.values()) > 800
 

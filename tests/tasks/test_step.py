@@ -134,9 +134,9 @@ def test_sends_watermarks_to_all_key_groups_and_each_row_to_one(tmp_path: Path) 
     tasks = Tasks(tmp_path, operator("sum"), delay=2 * SECOND)
     (packed,) = tasks.packed([(1, 3, 10), (5, 4, 20), (-1, 12, 0)])
     rows = packed.to_pylist()
-    assert [row["kg"] for row in rows] == [0, 1, 2, 3]
+    assert [row["key_group"] for row in rows] == [0, 1, 2, 3]
     assert [row["data"] is not None for row in rows] == [False, True, False, False]
-    updates = {update for row in rows for update in decode_updates(row["ticks"])}
+    updates = {update for row in rows for update in decode_updates(row["watermark_updates"])}
     assert updates == {WatermarkUpdate(0, 0, 10 * SECOND)}
 
 

@@ -604,7 +604,7 @@ class Columns:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys, by which rows are hashed where they are few, behind `lift`."""
+        """The key columns. Rows are hashed by them after pre-aggregation, when they are few."""
         return tuple(name for name, _ in self.named if name[0] == "k")
 
 

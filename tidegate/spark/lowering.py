@@ -41,7 +41,7 @@ from tidegate.spark.sharing import (
 from tidegate.spark.tasks.lookup_join import EnrichSpec, enriching
 from tidegate.spark.tasks.protocol import EpochSpecStore
 from tidegate.spark.tasks.read import DirectScan, Reading, ReadPort, ReadRange, reading
-from tidegate.spark.tasks.shuffle import PACKED_SCHEMA, ShuffleSpec, shuffle_writer
+from tidegate.spark.tasks.shuffle import SHUFFLE_SCHEMA, ShuffleSpec, shuffle_writer
 from tidegate.spark.tasks.step import GivesRows, StepSpec, step_and_pack, stepper
 from tidegate.sql.expressions import calls_for_rows_only
 from tidegate.sql.quoting import quoted
@@ -339,7 +339,7 @@ class _Lowering:
         operator_index = read.operator_indexes.get(self._place(plan))
         if operator_index is not None:
             if read.shuffled is None:
-                rows = context.read_frame(read.ranges, PACKED_SCHEMA)
+                rows = context.read_frame(read.ranges, SHUFFLE_SCHEMA)
                 read.shuffled = self._shuffled(rows, once=len(read.operator_indexes) == 1)
             return read.packed(operator_index)
         packed: DataFrame | None = None
@@ -358,7 +358,7 @@ class _Lowering:
         tasks = self.context.tasks
         if tasks == 1 and once:
             return packed.coalesce(1)
-        return packed.repartitionById(tasks, F.expr(f"kg % {tasks}"))
+        return packed.repartitionById(tasks, F.expr(f"key_group % {tasks}"))
 
     def _alike(self, plan: OperatorPlan) -> Hashable | None:
         """Return a key that is equal for operators of a stream that can share one shuffle.
@@ -401,9 +401,9 @@ class _Lowering:
         if fed.grouped_sql is not None and pre_aggregates:
             spec = replace(spec, grouped=True, key=self.context.keys[plan.number])
             groups = self.stage(fed.grouped_sql, fed.leaves, False)
-            return groups.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), PACKED_SCHEMA)
+            return groups.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), SHUFFLE_SCHEMA)
         rows = self.stage(fed.sql, fed.leaves, user)
-        return rows.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), PACKED_SCHEMA)
+        return rows.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), SHUFFLE_SCHEMA)
 
     def _computed(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame | None:
         """Return the packed rows of a port whose stage tasks compute; None if Spark computes it."""
@@ -415,11 +415,11 @@ class _Lowering:
             stepped = self.operator(leaf)
             spec = self._shuffle_spec(plan, number, fed)
             work = step_and_pack(stepped.spec, fed.vectors, spec, context.epoch_specs)
-            return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
+            return stepped.packed.mapInArrow(work, SHUFFLE_SCHEMA)
         port = self._read_port(plan, number, fed)
         if port is None:
             return None
-        return context.read_frame([ReadRange(port.scan.reader, (port,))], PACKED_SCHEMA)
+        return context.read_frame([ReadRange(port.scan.reader, (port,))], SHUFFLE_SCHEMA)
 
     def _user(self, plan: OperatorPlan, fed: FedPort) -> bool:
         leaves = {leaf.node for leaf in fed.leaves}

@@ -21,7 +21,7 @@ from tidegate.spark.tasks.protocol import (
     WATERMARKS,
     EpochSpec,
     EpochSpecStore,
-    keep_what_is_loaded,
+    keep_loaded_modules,
     task_number,
 )
 from tidegate.spark.tasks.read import RangeKey
@@ -70,7 +70,7 @@ class ReceiveSpec:
         for batch in batches:
             for data in batch.column(1).to_pylist():
                 table = table_from_bytes(data, self.output)
-                yield from (table if self.passes else _ticks_only(table)).to_batches()
+                yield from (table if self.passes else _updates_only(table)).to_batches()
 
 
 def sender(spec: StepSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
@@ -82,7 +82,7 @@ def sender(spec: StepSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], B
             for part in _parts(batch):
                 data = pa.array([table_to_bytes(part)], pa.binary())
                 yield pa.record_batch([task, data], names=["task", "data"])
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return send
 
@@ -94,12 +94,12 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch.slice(start, rows)])
 
 
-def _ticks_only(table: pa.Table) -> pa.Table:
+def _updates_only(table: pa.Table) -> pa.Table:
     """Return the rows with watermark updates only; the first reader passes on other messages."""
-    sides = table.column(CONTROL)
-    if sides.null_count == len(sides):
+    control = table.column(CONTROL)
+    if control.null_count == len(control):
         return table
-    return table.filter(pa.array([s is None or s[:1] == WATERMARKS for s in sides.to_pylist()]))
+    return table.filter(pa.array([m is None or m[:1] == WATERMARKS for m in control.to_pylist()]))
 
 
 def read_scans(

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidegate.columns import SELECTED
 from tidegate.operators.join.lookup_results import LookupResult, to_list_array
-from tidegate.spark.tasks.protocol import EpochSpecStore, keep_what_is_loaded
+from tidegate.spark.tasks.protocol import EpochSpecStore, keep_loaded_modules
 from tidegate.spark.tasks.shuffle import Batches
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def enriching(spec: EnrichSpec, epoch_specs: EpochSpecStore) -> Callable[[Batche
             if answers is None:
                 answers = spec.reader.open(epoch_spec.lookups.get(spec.table), epoch_spec.now_us)
             yield _enriched(spec, batch, answers)
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return enrich
 

@@ -71,7 +71,7 @@ _TASKS = 4
 _seen = 0
 
 
-def keep_what_is_loaded() -> None:
+def keep_loaded_modules() -> None:
     """Exclude the loaded modules from garbage collection.
 
     Spark collects garbage after every task, and the next task waits for it. Most objects are

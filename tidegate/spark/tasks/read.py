@@ -34,7 +34,7 @@ from tidegate.spark.tasks.protocol import (
     REPORT,
     EpochSpec,
     EpochSpecStore,
-    keep_what_is_loaded,
+    keep_loaded_modules,
     report_bytes,
     task_number,
     watermark_bytes,
@@ -277,7 +277,7 @@ def reading(
         tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
         for each in ranges:
             yield from each.run(epoch_spec, tasks)
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return run
 
@@ -322,7 +322,7 @@ class Reading:
         if len(set(self.operator_indexes.values())) == 1:
             return self.shuffled
         # Spark would push a plain comparison below the shuffle, and run a shuffle for each reader.
-        return self.shuffled.where(f"if(spark_partition_id() < 0, -1, member) = {operator_index}")
+        return self.shuffled.where(f"if(spark_partition_id() < 0, -1, operator) = {operator_index}")
 
 
 # ---- The leaves of a frame: tasks read the splits of their epoch spec and count the records.
@@ -402,7 +402,7 @@ def _reading(
                 # Pre-aggregation would merge equal reports: the task number keeps them distinct.
                 about = {"streams": streams, "source": source, "task": task}
                 yield _note_row(report_bytes({**about, "rows": records}), schema)
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return read
 

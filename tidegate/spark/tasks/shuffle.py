@@ -34,19 +34,22 @@ from tidegate.spark.tasks.protocol import (
     ControlMessages,
     EpochSpec,
     EpochSpecStore,
-    keep_what_is_loaded,
+    keep_loaded_modules,
     report_bytes,
 )
 from tidegate.state.codec import tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
 # `task` and `part` restore the order in which rows were read, which a shuffle loses.
-# `member` is the index of the operator, if several share a shuffle.
-PACKED_SCHEMA = "member INT, kg INT, port INT, task INT, part INT, ticks BINARY, data BINARY"
+# `operator` is the index of the operator, if several share a shuffle.
+SHUFFLE_SCHEMA = (
+    "operator INT, key_group INT, port INT, task INT, part INT, "
+    "watermark_updates BINARY, data BINARY"
+)
 # The port of control messages that the operator passes on.
 PASSING = -1
 # Partial aggregates of a task are merged when they have this many rows.
-_ROWS_TO_SHRINK = 1_000_000
+_MAX_UNCOMBINED_ROWS = 1_000_000
 # The size of a task's buffer: an Arrow batch cannot contain more than 2 GiB of blobs.
 BYTES_TO_SEND = 64 << 20
 
@@ -101,7 +104,7 @@ def shuffle_writer(spec: ShuffleSpec, epoch_specs: EpochSpecStore) -> Callable[[
         for batch in batches:
             yield from work.add(batch)
         yield from work.finish()
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return pack
 
@@ -135,7 +138,7 @@ class ShuffleWriter:
         if batch.num_rows:
             self._pre_aggregate(batch)
         if self.bytes > self.limit:
-            self._shrink()
+            self._combine()
             # Merge again only after the buffer has room for as many new rows.
             if self.bytes > self.limit // 2:
                 yield self._blobs(b"", last=False)
@@ -189,10 +192,10 @@ class ShuffleWriter:
         self.parts.append(part)
         self.rows += sum(table.num_rows for table in part)
         self.bytes += sum(table.nbytes for table in part)
-        if self.rows > _ROWS_TO_SHRINK:
-            self._shrink()
+        if self.rows > _MAX_UNCOMBINED_ROWS:
+            self._combine()
 
-    def _shrink(self) -> None:
+    def _combine(self) -> None:
         if len(self.parts) > 1:
             self.parts = [self.spec.operator.combine(self.spec.port, self.parts)]
         held = sum(table.nbytes for part in self.parts for table in part)
@@ -282,12 +285,12 @@ def packed_rows(
     count = len(rows)
     return pa.record_batch(
         {
-            "member": pa.array([operator_index] * count, pa.int32()),
-            "kg": pa.array([row[0] for row in rows], pa.int32()),
+            "operator": pa.array([operator_index] * count, pa.int32()),
+            "key_group": pa.array([row[0] for row in rows], pa.int32()),
             "port": pa.array([row[1] for row in rows], pa.int32()),
             "task": pa.array([task] * count, pa.int32()),
             "part": pa.array([part] * count, pa.int32()),
-            "ticks": pa.array([updates] * count, pa.binary()),
+            "watermark_updates": pa.array([updates] * count, pa.binary()),
             "data": pa.array([row[2] for row in rows], pa.binary()),
         }
     )

@@ -14,7 +14,7 @@ from tidegate.spark.tasks.protocol import (
     ControlMessages,
     EpochSpec,
     EpochSpecStore,
-    keep_what_is_loaded,
+    keep_loaded_modules,
     report_bytes,
 )
 from tidegate.spark.tasks.shuffle import Batches
@@ -60,7 +60,7 @@ def staging(spec: StagingSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches
             if batch.num_rows:
                 work.add(pa.Table.from_batches([batch]))
         yield work.reports()
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return stage
 

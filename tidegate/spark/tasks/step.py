@@ -23,7 +23,7 @@ from tidegate.operators.watermark import decode_updates
 from tidegate.spark.tasks.protocol import (
     EpochSpec,
     EpochSpecStore,
-    keep_what_is_loaded,
+    keep_loaded_modules,
     late_bytes,
     report_bytes,
     task_number,
@@ -103,7 +103,7 @@ def stepper(spec: GivesRows, epoch_specs: EpochSpecStore) -> Callable[[Batches],
 
     def step(batches: Batches) -> Batches:
         yield from spec.rows(epoch_specs.read(), batches)
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return step
 
@@ -235,7 +235,7 @@ def step_and_pack(
         for batch in step.rows(epoch_spec, batches):
             yield from shuffle_writer.add(between.apply(batch, (EVENT_TIME, SELECTED, CONTROL)))
         yield from shuffle_writer.finish()
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return run
 
@@ -251,6 +251,6 @@ def step_and_stage(
         for batch in step.rows(epoch_spec, batches):
             staging.add(pa.Table.from_batches([between.apply(batch, (SELECTED, CONTROL))]))
         yield staging.reports()
-        keep_what_is_loaded()
+        keep_loaded_modules()
 
     return run
