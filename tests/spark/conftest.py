@@ -49,7 +49,7 @@ def plans(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
     def explained(spark: Any, frame: Any, description: str) -> Any:
         capsys.readouterr()
-        frame.notes.explain()
+        frame.reports.explain()
         seen.append(capsys.readouterr().out)
         return run(spark, frame, description)
 
