@@ -145,7 +145,7 @@ def test_streams_without_operators_report_to_the_driver(tmp_path: Path) -> None:
     reader = RecordingReader()
     readers: list[Reader] = [stream_of("one", reader, None), stream_of("two", reader, None)]
     rows = run_task(tmp_path, readers, [[[(1, 5), (2, 7)]]], reader)
-    task_reports = [json.loads(row["note"]) for row in rows]
+    task_reports = [json.loads(row["report"]) for row in rows]
     assert [report["streams"] for report in task_reports if "out" in report] == [["one"], ["two"]]
     assert [report["rows"] for report in task_reports if "rows" in report] == [2]
     assert all(report["event_times_us"] == {"0": 7} for report in task_reports if "out" in report)

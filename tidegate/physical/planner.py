@@ -161,10 +161,10 @@ class EnrichPlan:
     node: n.Join
     table: LookupTable
     lookup: LookupColumns
-    # The SQL of the input rows; `above` is the SQL over the view `asked` with the enriched rows.
+    # The SQL of the input rows. `above` is the SQL over the enriched rows in `enriched_view`.
     below: str
     leaves: tuple[LeafPlan, ...]
-    asked: str
+    enriched_view: str
     above: str
     view: str
     # The names of the keys in the input rows.
@@ -332,7 +332,7 @@ class _Planner:
             error.node = node
             raise
         number = len(self.lookups)
-        view = self._view("asked", number)
+        view = self._view("enriched", number)
         plan = EnrichPlan(
             node,
             table,

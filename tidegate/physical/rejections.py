@@ -132,10 +132,10 @@ def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
             yield (
                 enriched.node,
                 Rejection(
-                    f"the rows that {table.table.name} is asked for are read twice by this query, "
-                    f"and {table.table.name} may give two answers",
-                    "look up after the join, union or subquery that reads the rows twice; a lookup "
-                    "table on files gives all who ask in an epoch the same answer.",
+                    f"this query reads the result of the lookup in {table.table.name} twice, and "
+                    f"{table.table.name} may return different rows each time",
+                    "look up after the join, union or subquery that reads the rows twice, or use a "
+                    "lookup table on files, which returns the same rows within an epoch.",
                 ),
             )
         lookups.add(canonical_form)

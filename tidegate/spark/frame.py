@@ -53,7 +53,7 @@ from tidegate.spark.tasks.read import (
     ReadStream,
     ranges_of,
 )
-from tidegate.spark.tasks.sink_write import NOTES_SCHEMA, StagedSink, StagingSpec, staging
+from tidegate.spark.tasks.sink_write import REPORTS_SCHEMA, StagedSink, StagingSpec, staging
 from tidegate.spark.tasks.step import step_and_stage
 from tidegate.sql.quoting import quoted
 
@@ -172,7 +172,7 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
     ]
     if not context.reading.operator_indexes and context.reading.streams:
         lowering = lowering_context(context, streams[0])
-        frames.append(lowering.read_frame(context.reading.ranges, NOTES_SCHEMA))
+        frames.append(lowering.read_frame(context.reading.ranges, REPORTS_SCHEMA))
     reports = frames[0]
     for frame in frames[1:]:
         reports = reports.union(frame)
@@ -234,7 +234,7 @@ def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list
     try:
         for shared in frame.shared:
             shared.persist()
-        reports: list[bytes] = frame.reports.select("*").toArrow().column("note").to_pylist()
+        reports: list[bytes] = frame.reports.select("*").toArrow().column("report").to_pylist()
     except (PySparkException, Py4JError) as error:
         # Spark reports a dead worker as a Java exception.
         raise JobFailed(error) from None
@@ -271,7 +271,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     lowered = lower(plan, lowering, may_fuse=stream.plain)
     if lowered.frame is None:
         return _fused(lowered, stream, lowering)
-    frame = _mended(plan, lowered.frame)
+    frame = _with_deletes(plan, lowered.frame)
     main = [sink for sink in stream.sinks if sink.takes is None]
     names = [name for name in frame.columns if name not in _HIDDEN]
     frame, staged = _with_columns(frame, main, names, _arrow(frame, names), SELECTED)
@@ -284,7 +284,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
             # Its operators run once for all readers.
             context.shared.append(rows.frame)
             context.late[stream.name.lower()] = rows
-        frame, others = _with_columns(rows.frame, late, rows.own, rows.schema, IS_LATE)
+        frame, others = _with_columns(rows.frame, late, rows.columns, rows.schema, IS_LATE)
         staged += others
     failed = [sink for sink in stream.sinks if sink.takes is SideKind.FAILED_ROWS]
     if failed:
@@ -293,7 +293,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
         staged += others
     scans = any(isinstance(leaf, ScanPlan) for leaf in row_leaves(plan.leaves))
     spec = StagingSpec(stream.name, tuple(staged), scans)
-    return frame.mapInArrow(staging(spec, context.epoch_specs), NOTES_SCHEMA)
+    return frame.mapInArrow(staging(spec, context.epoch_specs), REPORTS_SCHEMA)
 
 
 def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) -> DataFrame:
@@ -302,7 +302,7 @@ def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) ->
     assert below is not None and stage is not None, "a stream has a frame or a stage"
     spec = _staging(stream, stage, scans=False)
     work = step_and_stage(below.spec, stage, spec, lowering.epoch_specs)
-    return below.packed.mapInArrow(work, NOTES_SCHEMA)
+    return below.packed.mapInArrow(work, REPORTS_SCHEMA)
 
 
 def _staging(stream: FramedStream, stage: VectorStage, scans: bool) -> StagingSpec:
@@ -441,7 +441,7 @@ def _direct(
     )
 
 
-def _mended(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
+def _with_deletes(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
     """Turn an old row whose new row was filtered out into a delete."""
     node = plan.node
     filters = plan.guarded or filters_changes(node)

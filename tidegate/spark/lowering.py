@@ -211,8 +211,8 @@ class _Lowering:
         enriched = below.mapInArrow(
             enriching(spec, self.context.epoch_specs), from_arrow_schema(spec.output)
         )
-        enriched.createOrReplaceTempView(plan.asked)
-        self.views.append(plan.asked)
+        enriched.createOrReplaceTempView(plan.enriched_view)
+        self.views.append(plan.enriched_view)
         return self.context.spark.sql(plan.above)
 
     def _views(self, leaves: Leaves, frames: list[DataFrame]) -> None:
@@ -309,7 +309,7 @@ class _Lowering:
         Its watermark would never advance: it would buffer all rows and emit none, without an error.
         """
         for number, (fed, origins) in enumerate(zip(plan.ports, spec.runner.ports, strict=True)):
-            origin_ids = self._shuffle_spec(plan, number, fed).places
+            origin_ids = self._shuffle_spec(plan, number, fed).positions
             senders = [
                 leaf.index if isinstance(leaf, ScanPlan) else self.senders.get(leaf.number, -1)
                 for leaf in row_leaves(fed.leaves)

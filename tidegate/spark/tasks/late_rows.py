@@ -41,7 +41,7 @@ class LateRowsFrame:
     schema: pa.Schema
 
     @property
-    def own(self) -> list[str]:
+    def columns(self) -> list[str]:
         return [_column(index) for index, _ in enumerate(self.schema)]
 
 
@@ -96,7 +96,7 @@ def late_scan(scan: ScanPlan, late: LateRowsFrame) -> DataFrame:
     They have no event time, because they are behind the watermark of their stream.
     """
     late_columns = {
-        name.lower(): column for name, column in zip(late.schema.names, late.own, strict=True)
+        name.lower(): column for name, column in zip(late.schema.names, late.columns, strict=True)
     }
     columns = [
         f"{late_columns[item.name.lower()]} AS {quoted(item.id)}" for item in scan.node.fields

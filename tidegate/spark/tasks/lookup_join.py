@@ -35,26 +35,26 @@ def enriching(spec: EnrichSpec, epoch_specs: EpochSpecStore) -> Callable[[Batche
 
     def enrich(batches: Batches) -> Batches:
         epoch_spec = epoch_specs.read()
-        answers: LookupReader | None = None
+        reader: LookupReader | None = None
         for batch in batches:
-            if answers is None:
-                answers = spec.reader.open(epoch_spec.lookups.get(spec.table), epoch_spec.now_us)
-            yield _enriched(spec, batch, answers)
+            if reader is None:
+                reader = spec.reader.open(epoch_spec.lookups.get(spec.table), epoch_spec.now_us)
+            yield _enriched(spec, batch, reader)
         keep_loaded_modules()
 
     return enrich
 
 
-def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, answers: LookupReader) -> pa.RecordBatch:
-    asks = batch.column(SELECTED)
+def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, reader: LookupReader) -> pa.RecordBatch:
+    selected = batch.column(SELECTED)
     for key in spec.keys:
-        asks = pc.and_(asks, pc.is_valid(batch.column(key)))
-    row_indexes = np.flatnonzero(asks.to_numpy(zero_copy_only=False))
+        selected = pc.and_(selected, pc.is_valid(batch.column(key)))
+    row_indexes = np.flatnonzero(selected.to_numpy(zero_copy_only=False))
     input_columns = [batch.column(name) for name in spec.output.names[:-1]]
     kind = spec.output.field(len(input_columns)).type
     row_positions = pa.array(row_indexes)
     keys = [batch.column(key).take(row_positions) for key in spec.keys]
-    result = answers.find(keys) if len(row_indexes) else _nothing(kind)
+    result = reader.find(keys) if len(row_indexes) else _nothing(kind)
     return pa.record_batch(
         [*input_columns, to_list_array(result, row_indexes, batch.num_rows, kind)],
         schema=spec.output,

@@ -226,7 +226,7 @@ class _SinkBuffer:
         if self.by is None:
             yield reports
             return
-        listed = [REPORT + report for report in reports.column("note").to_pylist()]
+        listed = [REPORT + report for report in reports.column("report").to_pylist()]
         yield packed_rows(
             self.by, task_number(), 0, b"", [(0, PASSING, report) for report in listed]
         )
@@ -356,7 +356,7 @@ class ReadFrame:
         # In a report all other columns are NULL, even those that were declared NOT NULL.
         schema = pa.schema([field.with_nullable(True) for field in frame_schema])
         # Spark parses the names of columns that go to Python, and names may contain any character.
-        plain = frame.toDF(*[f"c{epoch_specs}" for epoch_specs, _ in enumerate(schema)])
+        plain = frame.toDF(*[f"c{index}" for index, _ in enumerate(schema)])
         return plain.mapInArrow(_counting(self.streams, schema), from_arrow_schema(schema))
 
 
@@ -372,7 +372,7 @@ def _counting(streams: tuple[str, ...], schema: pa.Schema) -> Callable[[Batches]
             context = TaskContext.get()
             task = context.partitionId() if context is not None else 0
             report = {"streams": streams, "task": task, "rows": rows}
-            yield _note_row(report_bytes(report), schema)
+            yield _control_row(report_bytes(report), schema)
 
     return count
 
@@ -393,7 +393,7 @@ def _reading(
                     WatermarkUpdate(origin, n, NO_ROWS_US)
                     for n in range(epoch_spec.partitions[source])
                 ]
-                yield _note_row(watermark_bytes(*updates), schema)
+                yield _control_row(watermark_bytes(*updates), schema)
             for split in splits[task] if task < len(splits) else []:
                 for batch, count in reader.read(split):
                     records += count
@@ -401,7 +401,7 @@ def _reading(
             if records:
                 # Pre-aggregation would merge equal reports: the task number keeps them distinct.
                 about = {"streams": streams, "source": source, "task": task}
-                yield _note_row(report_bytes({**about, "rows": records}), schema)
+                yield _control_row(report_bytes({**about, "rows": records}), schema)
         keep_loaded_modules()
 
     return read
@@ -416,7 +416,7 @@ def _with_hidden(batch: pa.RecordBatch, now_us: int, schema: pa.Schema) -> pa.Re
     return pa.record_batch([*batch.columns, *hidden], schema=schema)
 
 
-def _note_row(report: bytes, schema: pa.Schema) -> pa.RecordBatch:
+def _control_row(report: bytes, schema: pa.Schema) -> pa.RecordBatch:
     arrays = [pa.nulls(1, field.type) for field in schema]
     arrays[schema.get_field_index(CONTROL)] = pa.array([report], pa.binary())
     return pa.record_batch(arrays, schema=schema)

@@ -84,7 +84,7 @@ class ShuffleSpec:
     operator_index: int = 0
 
     @cached_property
-    def places(self) -> dict[int, tuple[int, ...]]:
+    def positions(self) -> dict[int, tuple[int, ...]]:
         """Return all positions of each origin: each of them gets the origin's watermark updates."""
         origin_ids: dict[int, tuple[int, ...]] = {}
         for origin, origin_id in self.local:
@@ -240,19 +240,21 @@ class ShuffleWriter:
         if self.bad:
             self.reports.append(report_bytes({"streams": self.spec.streams, "malformed": self.bad}))
         if self.grouped:
-            shrunk = {
+            pre_aggregated = {
                 "pre_aggregated": self.spec.key,
                 "rows": self.groups_of,
                 "groups": self.grouped,
             }
-            self.reports.append(report_bytes(shrunk))
-        updates = [WatermarkUpdate(*place, mark) for place, mark in sorted(self.marks.items())]
-        heard = [
-            replace(update, origin=place)
-            for update in (*updates, *self.updates, *self.control.updates)
-            for place in self.spec.places[update.origin]
+            self.reports.append(report_bytes(pre_aggregated))
+        updates = [
+            WatermarkUpdate(*partition, mark) for partition, mark in sorted(self.marks.items())
         ]
-        last = self._blobs(encode_updates(heard), last=True)
+        sent = [
+            replace(update, origin=position)
+            for update in (*updates, *self.updates, *self.control.updates)
+            for position in self.spec.positions[update.origin]
+        ]
+        last = self._blobs(encode_updates(sent), last=True)
         if last.num_rows:
             yield last
 
@@ -301,9 +303,9 @@ def split(tables: Tables, key_groups: int) -> list[bytes | None]:
     ranges = []
     for table in tables:
         owner = np.mod(table.column(HASH).to_numpy(), key_groups)
-        epoch_spec = np.argsort(owner, kind="stable")
-        bounds = np.searchsorted(owner[epoch_spec], np.arange(key_groups + 1))
-        ranges.append((table.take(pa.array(epoch_spec)).combine_chunks(), bounds))
+        order = np.argsort(owner, kind="stable")
+        bounds = np.searchsorted(owner[order], np.arange(key_groups + 1))
+        ranges.append((table.take(pa.array(order)).combine_chunks(), bounds))
     blobs: list[bytes | None] = []
     for kg in range(key_groups):
         pieces = [table.slice(b[kg], b[kg + 1] - b[kg]) for table, b in ranges]

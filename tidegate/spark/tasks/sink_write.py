@@ -22,7 +22,7 @@ from tidegate.spark.tasks.shuffle import Batches
 if TYPE_CHECKING:
     from tidegate.connectors.base import SinkWriterFactory
 
-NOTES_SCHEMA = "note BINARY"
+REPORTS_SCHEMA = "report BINARY"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Staging:
     def reports(self) -> pa.RecordBatch:
         """Close the writers and return all reports for the driver."""
         reports = [*self.control.reports, *(report[1:] for report in self._own_reports())]
-        return pa.record_batch([pa.array(reports, pa.binary())], names=["note"])
+        return pa.record_batch([pa.array(reports, pa.binary())], names=["report"])
 
     def _own_reports(self) -> list[bytes]:
         reports: list[dict[str, Any]] = [
