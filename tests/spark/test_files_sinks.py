@@ -66,7 +66,7 @@ def test_a_script_that_is_run_again_goes_on(spark: Any, data: Path, tmp_path: Pa
     assert len(names["parquet"]) == 2 and len(names["csv"]) == 1
     with pytest.raises(RunError) as caught:
         played(columns="k, CAST(v AS STRING) AS v")
-    assert "the column v was BIGINT and is STRING now" in caught.value.message
+    assert "the column v was BIGINT and is now STRING" in caught.value.message
     assert "CREATE SINK parquet" in caught.value.render()
     assert stored() == expected + Counter({("c", 3): 3})
     with tidegate.open(data, spark=spark) as session:

@@ -133,7 +133,7 @@ def test_a_stream_below_that_starts_over_takes_its_readers_along(spark: Any, dat
     changed = changed.replace("STREAM w AS", "STREAM w WITH (on_change = 'restart') AS")
     with open_with(data, spark, changed + SUMS, key_groups=2) as session:
         session.subscribe("sums")
-        with pytest.raises(DataDirectoryError, match="w starts over, and its late rows come again"):
+        with pytest.raises(DataDirectoryError, match="w starts over and emits its late rows again"):
             session.start()
     over = changed + SUMS.replace("STREAM sums AS", "STREAM sums WITH (on_change = 'restart') AS")
     with open_with(data, spark, over, key_groups=2) as session:

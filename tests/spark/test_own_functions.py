@@ -146,9 +146,9 @@ def test_what_a_function_does_wrong_is_told(spark: Any, data: Path) -> None:
             session.wait()
         assert failed.value.code == "TG-510"
         failure = session._pipelines._pipelines["three"].failure
-        assert failure is not None and failure.place is not None
-        place = failure.place
-        assert place.text[place.start : place.end] == "per(v, k - 1)"
+        assert failure is not None and failure.location is not None
+        location = failure.location
+        assert location.text[location.start : location.end] == "per(v, k - 1)"
 
 
 def test_streams_take_the_place_of_others_while_they_run(spark: Any, data: Path) -> None:
