@@ -34,7 +34,7 @@ def test_delta(data: Path, spark: SparkSession, tmp_path: Path) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    from tests.support.delta import there
+    from tests.support.delta import table_rows
 
     text = example("delta.md").replace("path = '", f"path = '{tmp_path}/")
     schema = pa.schema(
@@ -55,10 +55,10 @@ def test_delta(data: Path, spark: SparkSession, tmp_path: Path) -> None:
         session.wait()
     large = [
         (number, str(amount), day.day)
-        for number, _, amount, day in there(tmp_path / "large_orders")
+        for number, _, amount, day in table_rows(tmp_path / "large_orders")
     ]
     assert large == [(1, "10.00", 1), (3, "5.00", 3)]
-    totals = [(c, n, str(amount)) for c, n, amount in there(tmp_path / "orders_by_customer")]
+    totals = [(c, n, str(amount)) for c, n, amount in table_rows(tmp_path / "orders_by_customer")]
     assert totals == [(7, 2, "15.00"), (8, 1, "2.50")]
 
 

@@ -74,10 +74,10 @@ def test_another_format_is_not_read(s3: S3, place: str) -> None:
     with tidegate.open(place):
         pass
     s3.put(place.removeprefix(f"s3://{BUCKET}/") + "/_format", b"99\n")
-    with pytest.raises(DataDirectoryError, match="is 99, and this version reads"):
+    with pytest.raises(DataDirectoryError, match=r"99.* this version"):
         tidegate.open(place)
     # The lease was given back.
-    with pytest.raises(DataDirectoryError, match="is 99, and this version reads"):
+    with pytest.raises(DataDirectoryError, match=r"99.* this version"):
         tidegate.open(place)
 
 

@@ -286,7 +286,10 @@ def test_type_errors_point_into_the_script(spark: Any, data: Path) -> None:
         first, second, third = caught.value.errors
         assert (first.code, first.location.line, first.location.column) == ("TG-307", 3, 3)
         assert first.location.text[first.location.start : first.location.end] == "symbol + ARRAY(1)"
-        assert [(e.code, e.location.line) for e in (second, third)] == [("TG-307", 6), ("TG-307", 8)]
+        assert [(e.code, e.location.line) for e in (second, third)] == [
+            ("TG-307", 6),
+            ("TG-307", 8),
+        ]
         assert "ARRAY<INT>" in first.message and "requires 1 parameters" in second.message
         assert session.catalog.get("x") is None
         with pytest.raises(ScriptError) as caught:

@@ -2,7 +2,7 @@
 
 `store` defines the contract (`Store`, `Writer`, `StorageError`) and `open_store`; start reading
 there. `local` implements it on a disk of this machine, `objects` on S3, Google Cloud Storage and
-Azure (with obstore), and `cache` keeps downloaded objects as local files that can be mapped. `uris`
+Azure (with obstore), with a cache of downloaded objects as local files that can be mapped. `uris`
 normalizes locations that users write.
 
 Files are immutable and appear complete: a writer writes a temporary file, syncs it and gives it its

@@ -362,16 +362,12 @@ class ReadFrame:
 
 def _counting(streams: tuple[str, ...], schema: pa.Schema) -> Callable[[Batches], Batches]:
     def count(batches: Batches) -> Batches:
-        from pyspark import TaskContext
-
         rows = 0
         for batch in batches:
             rows += batch.column(schema.get_field_index(CONTROL)).null_count
             yield pa.record_batch(batch.columns, schema=schema)
         if rows:
-            context = TaskContext.get()
-            task = context.partitionId() if context is not None else 0
-            report = {"streams": streams, "task": task, "rows": rows}
+            report = {"streams": streams, "task": task_number(), "rows": rows}
             yield _control_row(report_bytes(report), schema)
 
     return count

@@ -36,6 +36,7 @@ from tidegate.spark.tasks.protocol import (
     EpochSpecStore,
     keep_loaded_modules,
     report_bytes,
+    task_number,
 )
 from tidegate.state.codec import tables_to_bytes
 
@@ -96,11 +97,7 @@ def shuffle_writer(spec: ShuffleSpec, epoch_specs: EpochSpecStore) -> Callable[[
     """Return the function for mapInArrow that packs the rows of a port."""
 
     def pack(batches: Batches) -> Batches:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        task = context.partitionId() if context is not None else 0
-        work = ShuffleWriter(spec, task, epoch_specs.read())
+        work = ShuffleWriter(spec, task_number(), epoch_specs.read())
         for batch in batches:
             yield from work.add(batch)
         yield from work.finish()

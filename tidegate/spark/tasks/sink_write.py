@@ -16,6 +16,7 @@ from tidegate.spark.tasks.protocol import (
     EpochSpecStore,
     keep_loaded_modules,
     report_bytes,
+    task_number,
 )
 from tidegate.spark.tasks.shuffle import Batches
 
@@ -51,11 +52,7 @@ def staging(spec: StagingSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches
     """Return the function for mapInArrow that stages rows."""
 
     def stage(batches: Batches) -> Batches:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        task = context.partitionId() if context is not None else 0
-        work = Staging(spec, epoch_specs.read(), task)
+        work = Staging(spec, epoch_specs.read(), task_number())
         for batch in batches:
             if batch.num_rows:
                 work.add(pa.Table.from_batches([batch]))
@@ -70,9 +67,7 @@ class Staging:
 
     def __init__(self, spec: StagingSpec, epoch_spec: EpochSpec, task: int) -> None:
         self.spec = spec
-        self.writer_factories = [
-            (sink, sink.factory.open(epoch_spec.stamp, task)) for sink in spec.sinks
-        ]
+        self.writers = [(sink, sink.factory.open(epoch_spec.stamp, task)) for sink in spec.sinks]
         self.control = ControlMessages()
         self.chosen = {sink.chosen for sink in spec.sinks if sink.chosen is not None}
         self.rows = self.bad = 0
@@ -94,10 +89,10 @@ class Staging:
             self._stage(table, None)
 
     def _stage(self, table: pa.Table, chosen: str | None) -> None:
-        for sink, writer_factory in self.writer_factories:
+        for sink, writer in self.writers:
             if sink.chosen == chosen:
                 taken = table.select(list(sink.columns))
-                writer_factory.add(taken.rename_columns(list(sink.names)))
+                writer.add(taken.rename_columns(list(sink.names)))
 
     def _track_event_times(self, table: pa.Table) -> None:
         marks = table.column(EVENT_TIME)
@@ -121,8 +116,7 @@ class Staging:
 
     def _own_reports(self) -> list[bytes]:
         reports: list[dict[str, Any]] = [
-            {"sink": sink.name, "committables": writer_factory.finish()}
-            for sink, writer_factory in self.writer_factories
+            {"sink": sink.name, "committables": writer.finish()} for sink, writer in self.writers
         ]
         stream_report: dict[str, Any] = {"streams": [self.spec.stream], "out": self.rows}
         if self.bad:
