@@ -46,7 +46,7 @@ demo: $(READY) ## Run a real pipeline and watch its windows close
 		'  $(BIN)/tidegate explain examples/demo.sql      what each step keeps, and for how long' \
 		'  $(BIN)/tidegate init my_project                a small project with a view and a test' \
 		'  $(BIN)/tidegate sql                            talk to it: help shows how' \
-		'  README.md, "The first ten minutes"            change the query, stop it, go on'
+		'  docs/tutorial/first_stream.md                  the first stream in ten minutes'
 
 demo-kafka: $(READY) ## Kafka to PostgreSQL, with a broker and a database of its own
 	@$(BIN)/python -m examples.kafka_to_postgres
