@@ -1,4 +1,7 @@
-"""What a case file says, frozen. `loader` makes these; nothing here can be half right."""
+"""The content of a case file as frozen dataclasses, and the outcome of a case.
+
+`loader` validates a file before it creates these objects.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ WATERMARK_MODELS = ("per_row", "per_batch", "explicit", "none")
 
 
 @dataclass(frozen=True)
-class Mark:
-    """An explicit watermark: what it is once the row with this index has been read."""
+class ExplicitWatermark:
+    """The watermark of a source after the row with this index has been read."""
 
     row_index: int
     watermark_ms: int
@@ -34,7 +37,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class CaseSource:
-    """A source of a case. In a case with a script only its name and its rows are given."""
+    """A source of a case. In a case with a script it has only a name and rows."""
 
     name: str
     kind: str = "stream"
@@ -43,7 +46,7 @@ class CaseSource:
     watermark_delay_ms: int = 0
     primary_key: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    explicit_watermarks: tuple[ExplicitWatermark, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, f"{self.kind} is not a kind of source"
@@ -55,59 +58,62 @@ class CaseSource:
 
 @dataclass(frozen=True)
 class Add:
-    """Rows for one or more sources, in arrival order; one epoch unless the case says per_row."""
+    """Rows for one or more sources, in arrival order.
+
+    They form one epoch unless the watermark model of the case is `per_row` or `explicit`.
+    """
 
     rows: tuple[tuple[str, tuple[Row, ...]], ...]
 
 
 @dataclass(frozen=True)
 class ExpectNew:
-    """The rows that came out since the last check."""
+    """The rows emitted since the last check."""
 
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
 class ExpectAll:
-    """All rows so far, updates applied."""
+    """All rows so far, with updates applied."""
 
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
 class ExpectDelta:
-    """The net of the signed rows since the last check."""
+    """The net change since the last check, as signed rows."""
 
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
 class ExpectDropped:
-    """How many rows were too late since the last such check."""
+    """The number of rows that were too late since the last such check."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class ExpectWatermark:
-    """The watermark of the stream in milliseconds since 1970; None for none yet."""
+    """The watermark of the stream in milliseconds since 1970; None if there is none yet."""
 
     watermark_ms: int | None
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Stop, and start again where it was."""
+    """Stop the pipeline and resume it in a new session."""
 
 
 @dataclass(frozen=True)
 class EndOfInput:
-    """A final watermark of +∞: everything that is open closes."""
+    """A final watermark of +∞, which closes all open windows."""
 
 
 @dataclass(frozen=True)
 class DeleteAll:
-    """Retract every row of these sources."""
+    """The retraction of all rows of these sources."""
 
     sources: tuple[str, ...]
 
@@ -118,7 +124,7 @@ Step = Add | Expect | Restart | EndOfInput | DeleteAll
 
 @dataclass(frozen=True)
 class LateReference:
-    """A late row named by where it stands in its source."""
+    """A late row, identified by its index in its source."""
 
     source: str
     row_index: int
@@ -126,7 +132,7 @@ class LateReference:
 
 @dataclass(frozen=True)
 class Case:
-    """One scripted test. Either `query` over `sources`, or a `script` with `stream` to look at."""
+    """One test: either a `query` over `sources`, or a `script` and the `stream` to check."""
 
     name: str
     path: Path
@@ -148,14 +154,14 @@ class Case:
 
     def __post_init__(self) -> None:
         assert (self.query is None) != (self.script is None), "a case has a query or a script"
-        assert (self.script is None) == (self.stream is None), "a script names its stream"
+        assert (self.script is None) == (self.stream is None), "a script has a stream to check"
 
     def source(self, name: str) -> CaseSource | None:
         key = name.lower()
         return next((item for item in self.sources if item.name.lower() == key), None)
 
     def rows_of(self, name: str) -> tuple[Row, ...]:
-        """All rows of a source in arrival order."""
+        """Return all rows of a source in arrival order."""
         if not self.steps:
             source = self.source(name)
             return source.rows if source is not None else ()
@@ -169,7 +175,7 @@ class Case:
         )
 
 
-# ---- How a case ended.
+# ---- Outcomes
 
 
 class Verdict(Enum):
@@ -180,7 +186,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a case: `reason` is one line, `detail` a diff or an error in full."""
+    """The verdict on a case. `reason` is one line; `detail` is a diff or the complete error."""
 
     name: str
     verdict: Verdict
@@ -190,7 +196,7 @@ class Outcome:
     is_diff: bool = False
 
     def __post_init__(self) -> None:
-        assert self.verdict is Verdict.PASSED or self.reason, "a verdict other than passed says why"
+        assert self.verdict is Verdict.PASSED or self.reason, "other verdicts have a reason"
         assert self.reason is None or "\n" not in self.reason, "a reason is one line"
 
     @property

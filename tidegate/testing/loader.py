@@ -1,4 +1,4 @@
-"""Case files: what a file says becomes a Case, or a TG-701 that names the file and the field."""
+"""Read and validate case files. Errors are TG-701 and name the file and the field."""
 
 from __future__ import annotations
 
@@ -29,47 +29,48 @@ from tidegate.testing.case import (
     Row,
     Step,
 )
-from tidegate.testing.declare import testable
+from tidegate.testing.declare import testable_script
 from tidegate.testing.fields import (
     CaseError,
     CaseFields,
     as_rows,
+    describe,
     read_document,
+    read_explicit_watermarks,
     read_json_lines,
-    read_marks,
-    shown,
 )
 
-# ---- Rows of a case file, compared with the columns of their source.
+# ---- Rows of a case file
 
 
-def fit_rows(file: Path, where: str, rows: Iterable[Row], source: CaseSource) -> tuple[Row, ...]:
-    """The rows, once they fit the declared columns; an append-only source loses its +I."""
-    return tuple(_fit(file, f"{where}[{i}]", row, source) for i, row in enumerate(rows))
+def fit_rows(file: Path, location: str, rows: Iterable[Row], source: CaseSource) -> tuple[Row, ...]:
+    """Check rows against the declared columns; remove the +I of append-only sources."""
+    return tuple(_fit_row(file, f"{location}[{i}]", row, source) for i, row in enumerate(rows))
 
 
-def _fit(file: Path, where: str, row: Row, source: CaseSource) -> Row:
+def _fit_row(file: Path, location: str, row: Row, source: CaseSource) -> Row:
     names = [name for name, _ in source.columns]
     columns = {name.lower() for name in names}
     for name in row:
         if name != OP and name.lower() not in columns:
             hint = did_you_mean(name, names, "columns")
-            raise CaseError(file, f"{where}.{name}", f"{source.name} has no such column", hint)
+            raise CaseError(file, f"{location}.{name}", f"{source.name} has no such column", hint)
     if OP not in row:
         return row
     if row[OP] not in OPS:
         message = f"expected one of {', '.join(OPS)}, found {row[OP]}"
-        raise CaseError(file, f"{where}.{OP}", message)
+        raise CaseError(file, f"{location}.{OP}", message)
     if source.kind != "stream":
         return row
     if row[OP] != "+I":
-        message = f"a source of kind {source.kind} takes only +I, found {row[OP]}"
-        raise CaseError(file, f"{where}.{OP}", message, "kind: changelog takes signed rows.")
+        message = f"a source of kind {source.kind} accepts only +I, found {row[OP]}"
+        hint = "set kind: changelog for rows with retractions."
+        raise CaseError(file, f"{location}.{OP}", message, hint)
     return {name: value for name, value in row.items() if name != OP}
 
 
 def rows_from(item: CaseFields, inline: str, file: str) -> tuple[Row, ...] | None:
-    """Rows that stand in the case or in a file of their own; None if neither is given."""
+    """Return rows from the case or from a separate file; None if it has neither field."""
     if item.has(inline) and item.has(file):
         raise item.error(inline, f"expected {inline} or {file}, found both")
     if item.has(file):
@@ -80,13 +81,13 @@ def rows_from(item: CaseFields, inline: str, file: str) -> tuple[Row, ...] | Non
 def _rows_file(item: CaseFields, field: str) -> tuple[Row, ...]:
     """Read JSON lines from a file in the directory of the case or in one above it."""
     name = item.text(field)
-    for folder in item.file.resolve().parents:
-        if (folder / name).is_file():
-            return tuple(read_json_lines(folder / name))
+    for directory in item.file.resolve().parents:
+        if (directory / name).is_file():
+            return tuple(read_json_lines(directory / name))
     raise item.error(field, f"file {name} was not found next to the case or in a parent directory")
 
 
-# ---- The steps of a case: rows, expectations and restarts, in order.
+# ---- Steps
 
 WEIGHT = "_weight"
 _WEIGHTS = frozenset({WEIGHT, "_diff", "_delta", "_sign", "_count"})
@@ -105,7 +106,7 @@ Sources = Mapping[str, CaseSource]
 
 
 def read_steps(fields: CaseFields, sources: Sources, scripted: bool) -> tuple[Step, ...]:
-    """Every step; those of a script may name sources that only the script knows."""
+    """Read all steps. In a case with a script they may name sources that the script declares."""
     steps: list[Step] = []
     for index, raw in enumerate(fields.sequence("steps")):
         item = CaseFields.of(fields.file, f"steps[{index}]", raw, ACTIONS)
@@ -118,29 +119,29 @@ def read_steps(fields: CaseFields, sources: Sources, scripted: bool) -> tuple[St
     return tuple(steps)
 
 
-def expects(step: Step) -> bool:
-    """Whether a step can fail a case."""
+def is_expectation(step: Step) -> bool:
+    """Return whether a step compares the output."""
     kinds = ExpectNew | ExpectAll | ExpectDelta | ExpectDropped | ExpectWatermark
     return isinstance(step, kinds)
 
 
 def _add(item: CaseFields, sources: Sources, scripted: bool) -> Step:
-    """A list of {source, rows}, or shorter a mapping from source to rows."""
+    """Read a list of {source, rows}, or a mapping from source to rows."""
     raw = item.values["add"]
-    entries = _shorthand(raw) if isinstance(raw, Mapping) else item.sequence("add")
-    added: list[tuple[str, tuple[Row, ...]]] = []
+    entries = _expand_mapping(raw) if isinstance(raw, Mapping) else item.sequence("add")
+    step_rows: list[tuple[str, tuple[Row, ...]]] = []
     for index, entry in enumerate(entries):
-        where = f"{item.where}.add[{index}]"
-        part = CaseFields.of(item.file, where, entry, ("source", "rows"))
+        location = f"{item.location}.add[{index}]"
+        part = CaseFields.of(item.file, location, entry, ("source", "rows"))
         name = _source_name(part, "source", part.text("source"), sources, scripted)
         rows = part.rows("rows")
         if not scripted:
-            rows = fit_rows(item.file, f"{where}.rows", rows, sources[name.lower()])
-        added.append((name, rows))
-    return Add(tuple(added))
+            rows = fit_rows(item.file, f"{location}.rows", rows, sources[name.lower()])
+        step_rows.append((name, rows))
+    return Add(tuple(step_rows))
 
 
-def _shorthand(raw: Mapping[str, object]) -> list[dict[str, object]]:
+def _expand_mapping(raw: Mapping[str, object]) -> list[dict[str, object]]:
     return [{"source": name, "rows": rows} for name, rows in raw.items()]
 
 
@@ -163,36 +164,36 @@ def _expect_all(item: CaseFields, sources: Sources, scripted: bool) -> Step:
 
 
 def _expect_delta(item: CaseFields, sources: Sources, scripted: bool) -> Step:
-    where = f"{item.where}.expect_delta"
-    rows = as_rows(item.file, where, item.values["expect_delta"])
-    rows = tuple(_weighted(row) for row in rows)
+    location = f"{item.location}.expect_delta"
+    rows = as_rows(item.file, location, item.values["expect_delta"])
+    rows = tuple(_rename_weight(row) for row in rows)
     for index, row in enumerate(rows):
         if (OP in row) == (WEIGHT in row):
-            raise CaseError(item.file, f"{where}[{index}]", f"expected {OP} or {WEIGHT}")
+            raise CaseError(item.file, f"{location}[{index}]", f"expected {OP} or {WEIGHT}")
         if WEIGHT in row and (not isinstance(row[WEIGHT], int) or row[WEIGHT] == 0):
-            message = f"expected a whole number other than 0, found {shown(row[WEIGHT])}"
-            raise CaseError(item.file, f"{where}[{index}].{WEIGHT}", message)
+            message = f"expected an integer other than 0, found {describe(row[WEIGHT])}"
+            raise CaseError(item.file, f"{location}[{index}].{WEIGHT}", message)
         if OP in row and str(row[OP])[:1] not in ("+", "-"):
-            message = f"expected +I, -U, +U, -D, + or -, found {shown(row[OP])}"
-            raise CaseError(item.file, f"{where}[{index}].{OP}", message)
+            message = f"expected +I, -U, +U, -D, + or -, found {describe(row[OP])}"
+            raise CaseError(item.file, f"{location}[{index}].{OP}", message)
     return ExpectDelta(rows)
 
 
-def _weighted(row: Row) -> Row:
-    """Others call the weight of a row _diff or the like."""
+def _rename_weight(row: Row) -> Row:
+    """Accept the names that other systems use for the weight of a row."""
     return {WEIGHT if name in _WEIGHTS else name: value for name, value in row.items()}
 
 
 def _expect_dropped(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     if not item.has("expect_dropped"):
         raise item.error("expect_dropped", "expected a number of rows")
-    return ExpectDropped(item.whole("expect_dropped"))
+    return ExpectDropped(item.non_negative_integer("expect_dropped"))
 
 
 def _expect_watermark(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     value = item.values["expect_watermark_ms"]
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        message = f"expected milliseconds since 1970 or null, found {shown(value)}"
+        message = f"expected milliseconds since 1970 or null, found {describe(value)}"
         raise item.error("expect_watermark_ms", message)
     return ExpectWatermark(value)
 
@@ -209,11 +210,11 @@ def _end_of_input(item: CaseFields, sources: Sources, scripted: bool) -> Step:
 
 def _require_true(item: CaseFields, name: str) -> None:
     if not item.flag(name):
-        raise item.error(name, "expected true; leave the step out otherwise")
+        raise item.error(name, "expected true; remove the step otherwise")
 
 
 def _delete_all(item: CaseFields, sources: Sources, scripted: bool) -> Step:
-    """The name of a source, a list of names, or true for the only source that can be emptied."""
+    """Read the name of a source, a list of names, or true for all sources with retractions."""
     raw = item.values["delete_all"]
     if isinstance(raw, Mapping):
         raw = raw.get("source")
@@ -223,7 +224,7 @@ def _delete_all(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     if isinstance(names, list):
         names = [name.get("source") if isinstance(name, Mapping) else name for name in names]
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        raise item.error("delete_all", f"expected the name of a source, found {shown(raw)}")
+        raise item.error("delete_all", f"expected the name of a source, found {describe(raw)}")
     return DeleteAll(
         tuple(_source_name(item, "delete_all", name, sources, scripted) for name in names)
     )
@@ -242,7 +243,9 @@ _READERS: dict[str, Callable[[CaseFields, Sources, bool], Step]] = {
 }
 
 
-# Told to people, never run.
+# ---- The fields of a case
+
+# Fields without an effect.
 _REMARKS = ("origin", "license", "tags", "notes")
 _COMMON = (
     "name",
@@ -301,7 +304,7 @@ def read_case(path: Path, document: object) -> Case:
         emit=fields.choice("emit", ("window_close", "update", "changelog")),
         state_ttl=fields.text_or_none("state_ttl"),
         flush=flush == "flush",
-        allowed_lateness_ms=fields.whole("allowed_lateness_ms"),
+        allowed_lateness_ms=fields.non_negative_integer("allowed_lateness_ms"),
         watermark_model=fields.choice("watermark_model", WATERMARK_MODELS) or "per_batch",
         ordered=fields.flag("ordered"),
         steps=steps,
@@ -310,12 +313,12 @@ def read_case(path: Path, document: object) -> Case:
         late_rows=_late_rows(fields, {source.name.lower() for source in sources}, scripted),
         skip=fields.text_or_none("skip"),
     )
-    _require_sense(fields, case)
+    _check_consistency(fields, case)
     return case
 
 
 def _script(fields: CaseFields) -> str:
-    """The SQL of a case: its own, or that of a file, whose sources take the rows of the case."""
+    """Return the script of a case, or that of a file with the sources on connector memory."""
     if fields.exactly_one("script", "script_file") == "script":
         return fields.text("script")
     path = fields.file.parent / fields.text("script_file")
@@ -324,44 +327,48 @@ def _script(fields: CaseFields) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise fields.error("script_file", f"cannot read {path}: {reason}") from None
-    return testable(text, str(path))
+    return testable_script(text, str(path))
 
 
-def _require_sense(fields: CaseFields, case: Case) -> None:
-    """What no single field can be blamed for."""
-    finals = (case.expected_rows, case.expected_changelog, case.late_rows)
-    if all(final is None for final in finals) and not any(expects(step) for step in case.steps):
+def _check_consistency(fields: CaseFields, case: Case) -> None:
+    """Check conditions that involve several fields."""
+    final_expectations = (case.expected_rows, case.expected_changelog, case.late_rows)
+    if all(expectation is None for expectation in final_expectations) and not any(
+        is_expectation(step) for step in case.steps
+    ):
         raise fields.error(
-            "", "the case expects nothing", "add expected_rows, or a step with expect_all."
+            "", "the case has no expectation", "add expected_rows, or a step with expect_all."
         )
     if case.script is None and not case.sources:
         raise fields.error("sources", "expected at least one source")
-    ended = False
+    has_ended = False
     for index, step in enumerate(case.steps):
-        if ended and isinstance(step, Add | EndOfInput):
-            raise fields.error(f"steps[{index}]", "nothing can be added after end_of_input")
-        ended = ended or isinstance(step, EndOfInput)
+        if has_ended and isinstance(step, Add | EndOfInput):
+            raise fields.error(f"steps[{index}]", "the input has already ended")
+        has_ended = has_ended or isinstance(step, EndOfInput)
     for index, source in enumerate(case.sources):
-        _require_steps_agree(fields, case, source, f"sources[{index}].rows")
-    for index, late in enumerate(case.late_rows or ()):
-        if isinstance(late, LateReference):
-            count = len(case.rows_of(late.source))
-            if late.row_index >= count:
-                message = f"expected an index below {count}, found {late.row_index}"
+        _check_rows_of_source(fields, case, source, f"sources[{index}].rows")
+    for index, late_row in enumerate(case.late_rows or ()):
+        if isinstance(late_row, LateReference):
+            count = len(case.rows_of(late_row.source))
+            if late_row.row_index >= count:
+                message = f"expected an index below {count}, found {late_row.row_index}"
                 raise fields.error(f"late_rows[{index}].row_index", message)
 
 
-def _require_steps_agree(fields: CaseFields, case: Case, source: CaseSource, where: str) -> None:
-    """With steps the rows come from them; rows of the source may only repeat what they add."""
+def _check_rows_of_source(
+    fields: CaseFields, case: Case, source: CaseSource, location: str
+) -> None:
+    """Check that a source of a case with steps has no other rows than those the steps add."""
     if not case.steps or not source.rows:
         return
-    added = case.rows_of(source.name)
-    if added == source.rows or (not added and source.is_lookup):
+    step_rows = case.rows_of(source.name)
+    if step_rows == source.rows or (not step_rows and source.is_lookup):
         return
     raise fields.error(
-        where,
-        f"expected the {len(added)} rows that the steps add to {source.name}, found other rows",
-        "with steps, rows come from add; leave out the rows of the source.",
+        location,
+        f"the rows differ from the {len(step_rows)} rows that the steps add to {source.name}",
+        "remove the rows of the source; the steps add them.",
     )
 
 
@@ -372,14 +379,14 @@ def _sources(fields: CaseFields, scripted: bool) -> tuple[CaseSource, ...]:
     sources: dict[str, CaseSource] = {}
     for index, raw in enumerate(fields.sequence("sources")):
         item = CaseFields.of(fields.file, f"sources[{index}]", raw, field_names)
-        source = _scripted_source(item) if scripted else _source(item)
+        source = _source_of_script(item) if scripted else _source(item)
         if source.name.lower() in sources:
-            raise item.error("name", f"{source.name} is the name of two sources")
+            raise item.error("name", f"duplicate source {source.name}")
         sources[source.name.lower()] = source
     return tuple(sources.values())
 
 
-def _scripted_source(item: CaseFields) -> CaseSource:
+def _source_of_script(item: CaseFields) -> CaseSource:
     return CaseSource(item.text("name"), rows=rows_from(item, "rows", "rows_file") or ())
 
 
@@ -394,7 +401,7 @@ def _source(item: CaseFields) -> CaseSource:
     for name in key:
         _require_column(item, "primary_key", name, names)
     if kind in KEYED_KINDS and not key:
-        raise item.error("primary_key", f"expected the key of a source of kind {kind}")
+        raise item.error("primary_key", f"required for a source of kind {kind}")
     if kind in LOOKUP_KINDS and time_column is not None:
         raise item.error("time_column", "a lookup table has no event time")
     source = CaseSource(
@@ -402,19 +409,19 @@ def _source(item: CaseFields) -> CaseSource:
         kind,
         columns,
         time_column,
-        item.whole("watermark_delay_ms"),
+        item.non_negative_integer("watermark_delay_ms"),
         key,
-        marks=read_marks(item, time_column),
+        explicit_watermarks=read_explicit_watermarks(item, time_column),
     )
     rows = rows_from(item, "rows", "rows_file") or ()
-    return replace(source, rows=fit_rows(item.file, f"{item.where}.rows", rows, source))
+    return replace(source, rows=fit_rows(item.file, f"{item.location}.rows", rows, source))
 
 
 def _columns(item: CaseFields) -> tuple[tuple[str, str], ...]:
     columns: list[tuple[str, str]] = []
     for index, raw in enumerate(item.sequence("schema")):
-        where = f"{item.where}.schema[{index}]"
-        column = CaseFields.of(item.file, where, raw, ("name", "type"))
+        location = f"{item.location}.schema[{index}]"
+        column = CaseFields.of(item.file, location, raw, ("name", "type"))
         columns.append((column.text("name"), column.text("type")))
     if not columns:
         raise item.error("schema", "expected at least one column")
@@ -433,15 +440,15 @@ def _changelog(fields: CaseFields) -> tuple[Row, ...] | None:
     rows = fields.rows("expected_changelog")
     for index, row in enumerate(rows):
         if row.get(OP) not in OPS:
-            where = f"expected_changelog[{index}].{OP}"
-            raise fields.error(where, f"expected one of {', '.join(OPS)}")
+            location = f"expected_changelog[{index}].{OP}"
+            raise fields.error(location, f"expected one of {', '.join(OPS)}")
     return rows
 
 
 def _late_rows(
     fields: CaseFields, sources: set[str], scripted: bool
 ) -> tuple[Row | LateReference, ...] | None:
-    """Each either a row, or where a row stands: source and row_index."""
+    """Read late rows: each is a row, or a reference to one by source and row_index."""
     if not fields.has("late_rows"):
         return None
     rows: list[Row | LateReference] = []
@@ -449,30 +456,30 @@ def _late_rows(
         if "row_index" not in row:
             rows.append(row)
             continue
-        # Any other value is the reason.
+        # Other fields are remarks, such as the reason.
         item = CaseFields.of(fields.file, f"late_rows[{index}]", row, tuple(row))
         name = item.text("source")
         if name.lower() not in sources and not scripted:
             hint = did_you_mean(name, sources, "sources")
             raise item.error("source", f"unknown source {name}", hint)
-        rows.append(LateReference(name, item.whole("row_index")))
+        rows.append(LateReference(name, item.non_negative_integer("row_index")))
     return tuple(rows)
 
 
-# ---- Which files are cases, and which cases are skipped.
+# ---- Finding and skipping cases
 
 SUFFIXES = (".json", ".yaml", ".yml")
 SKIPS = "skips.yaml"
-# A case has at least one of these; so has one that cannot be read.
-_FIELD = re.compile(r"\b(query|script|script_file|sources|steps|expected_rows)\b[\"']?\s*:")
+# Every case has at least one of these fields. A text search finds them in malformed files, too.
+_CASE_FIELD = re.compile(r"\b(query|script|script_file|sources|steps|expected_rows)\b[\"']?\s*:")
 
 
 def find_cases(paths: Sequence[Path]) -> list[Path]:
-    """The case files below these paths, each once, in order."""
+    """Return the case files below these paths, each once, in order."""
     cases: dict[Path, Path] = {}
     for path in paths:
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if _looks_like_a_case(file, path))
+            files = sorted(file for file in path.rglob("*") if _is_case_file(file, path))
         elif path.is_file():
             files = [path]
         else:
@@ -482,51 +489,52 @@ def find_cases(paths: Sequence[Path]) -> list[Path]:
     return list(cases.values())
 
 
-def _looks_like_a_case(file: Path, folder: Path) -> bool:
-    """Whether a file of a folder is a case, and not data that lies there."""
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    if hidden or file.suffix not in SUFFIXES or file.name == SKIPS or not file.is_file():
+def _is_case_file(file: Path, directory: Path) -> bool:
+    """Return whether a file in a directory is a case, rather than data."""
+    is_hidden = any(part.startswith(".") for part in file.relative_to(directory).parts)
+    if is_hidden or file.suffix not in SUFFIXES or file.name == SKIPS or not file.is_file():
         return False
     try:
-        return _FIELD.search(file.read_text("utf-8", errors="replace")) is not None
+        return _CASE_FIELD.search(file.read_text("utf-8", errors="replace")) is not None
     except OSError:
         # Loading the case raises the error.
         return True
 
 
 class Skips:
-    """The skips.yaml files beside the cases: name → reason."""
+    """Names of cases to skip, with reasons, from `skips.yaml` next to the cases or above."""
 
     def __init__(self, extra: Path | None = None) -> None:
-        self._known: dict[Path, dict[str, str]] = {}
-        self._extra = _read(extra) if extra is not None else {}
+        self._by_directory: dict[Path, dict[str, str]] = {}
+        self._extra = _read_skips(extra) if extra is not None else {}
 
     def apply(self, case: Case) -> Case:
-        """The case with the reason to skip it; what the case says itself comes first."""
+        """Set the reason to skip a case; its own `skip` field has precedence."""
         if case.skip is not None:
             return case
         if case.name in self._extra:
             return replace(case, skip=self._extra[case.name])
-        for folder in case.path.resolve().parents:
-            reason = self._in(folder).get(case.name)
+        for directory in case.path.resolve().parents:
+            reason = self._reasons(directory).get(case.name)
             if reason is not None:
                 return replace(case, skip=reason)
         return case
 
-    def _in(self, folder: Path) -> dict[str, str]:
-        if folder not in self._known:
-            file = folder / SKIPS
-            self._known[folder] = _read(file) if file.is_file() else {}
-        return self._known[folder]
+    def _reasons(self, directory: Path) -> dict[str, str]:
+        if directory not in self._by_directory:
+            file = directory / SKIPS
+            self._by_directory[directory] = _read_skips(file) if file.is_file() else {}
+        return self._by_directory[directory]
 
 
-def _read(file: Path) -> dict[str, str]:
+def _read_skips(file: Path) -> dict[str, str]:
     raw = read_document(file)
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise CaseError(file, "", f"expected name: reason, found {shown(raw)}")
+        message = f"expected a mapping from case to reason, found {describe(raw)}"
+        raise CaseError(file, "", message)
     for name, reason in raw.items():
         if not isinstance(reason, str) or not reason.strip():
-            raise CaseError(file, str(name), f"expected the reason, found {shown(reason)}")
+            raise CaseError(file, str(name), f"expected a reason, found {describe(reason)}")
     return {str(name): reason for name, reason in raw.items()}

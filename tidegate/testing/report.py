@@ -25,9 +25,10 @@ def main(
     restart: bool = False,
     spark: Any = None,
 ) -> int:
-    """Run every case below these paths. 0: none failed, 1: some did, 2: a file is invalid.
+    """Run all cases below these paths and return the exit code.
 
-    A file that cannot be read counts as failed; the others run all the same.
+    It is 0 if no case failed, 1 if a case failed, and 2 if a file is invalid. An invalid file
+    counts as a failed case and does not stop the others.
     """
     try:
         files = find_cases([Path(path) for path in paths])
@@ -49,7 +50,7 @@ def main(
                 invalid = True
                 outcome = case
             counts[outcome.verdict] += 1
-            _tell(outcome, verbose)
+            _print_outcome(outcome, verbose)
     passed, failed, skipped = (counts[verdict] for verdict in Verdict)
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     if invalid:
@@ -65,8 +66,8 @@ def _load(file: Path, skips: Skips) -> Case | Outcome:
         return Outcome(file.stem, Verdict.FAILED, 0.0, reason, error.render())
 
 
-def _tell(outcome: Outcome, verbose: bool) -> None:
-    """One line a case; a diff, or the place of an error and its hint, belong to its failure."""
+def _print_outcome(outcome: Outcome, verbose: bool) -> None:
+    """Print one line; for a failed case also the diff, or the position and hint of the error."""
     if outcome.verdict is Verdict.PASSED:
         if verbose:
             print(f"ok {outcome.name} ({outcome.seconds:.1f} s)", flush=True)
@@ -80,13 +81,13 @@ def _tell(outcome: Outcome, verbose: bool) -> None:
     if verbose or outcome.is_diff:
         print(outcome.detail, flush=True)
     elif not (outcome.reason or "").startswith("internal error"):
-        # The first line is the reason once more.
+        # The first line repeats the reason.
         rest = outcome.detail.partition("\n")[2]
         print(rest, end="\n" if rest else "", flush=True)
 
 
 class _SharedSpark:
-    """One Spark for all cases, started by the first case that needs it."""
+    """The Spark session of all cases; the first case that needs it starts it."""
 
     def __init__(self, spark: Any = None) -> None:
         self._spark = spark

@@ -1,4 +1,4 @@
-"""Runs a case: epochs in, rows out, restarts in between, on a real session."""
+"""Run a case on a session: one epoch after the other, with restarts and checks in between."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from tidegate.testing.case import (
     ExpectNew,
     ExpectWatermark,
     LateReference,
-    Mark,
     Mismatch,
     Outcome,
     Restart,
@@ -37,9 +36,9 @@ from tidegate.testing.case import (
     Step,
     Verdict,
 )
-from tidegate.testing.compare import Change, Difference, StreamOutput, compare, standing
+from tidegate.testing.compare import Change, Difference, StreamOutput, compare, net_rows
 from tidegate.testing.declare import DeclaredCase, declare, sql_name
-from tidegate.testing.fields import marked_row
+from tidegate.testing.fields import watermark_row
 from tidegate.testing.loader import WEIGHT
 from tidegate.types import ChangelogKind
 
@@ -48,35 +47,35 @@ from tidegate.types import ChangelogKind
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _require_none(difference: Difference | None, what: str) -> None:
+def _raise_if_different(difference: Difference | None, expectation: str) -> None:
     if difference is not None:
-        raise Mismatch(f"{what}: {difference.reason}", difference.render())
+        raise Mismatch(f"{expectation}: {difference.reason}", difference.render())
 
 
 def check_rows(
     step: ExpectNew | ExpectAll | ExpectDelta, output: StreamOutput, since: int, ordered: bool
 ) -> None:
-    """A step that expects rows; `since` is how many changes earlier steps have seen."""
+    """Check a step that expects rows; earlier steps have checked the first `since` changes."""
     if isinstance(step, ExpectNew):
         rows = output.new_rows(since)
-        _require_none(compare(step.rows, rows, output.columns, ordered), "expect_new")
+        _raise_if_different(compare(step.rows, rows, output.columns, ordered), "expect_new")
     elif isinstance(step, ExpectAll):
         rows = output.all_rows()
-        _require_none(compare(step.rows, rows, output.columns, ordered), "expect_all")
+        _raise_if_different(compare(step.rows, rows, output.columns, ordered), "expect_all")
     else:
-        _require_none(_delta(step.rows, output, since), "expect_delta")
+        _raise_if_different(_compare_delta(step.rows, output, since), "expect_delta")
 
 
-def _delta(expected: Sequence[Row], output: StreamOutput, since: int) -> Difference | None:
-    """Compare the net changes: a row that was added and retracted does not count."""
-    added, removed = standing(output.changes[since:])
+def _compare_delta(expected: Sequence[Row], output: StreamOutput, since: int) -> Difference | None:
+    """Compare the net changes; a row that was added and retracted does not count."""
+    added, removed = net_rows(output.changes[since:])
     changes = [*_signed(added, "+"), *_signed(removed, "-")]
-    unfolded: list[Row] = []
+    expected_changes: list[Row] = []
     for row in expected:
         plain = {name: value for name, value in row.items() if name not in (OP, WEIGHT)}
         weight = row[WEIGHT] if WEIGHT in row else (1 if str(row[OP]).startswith("+") else -1)
-        unfolded += _signed([plain] * abs(weight), "+" if weight > 0 else "-")
-    return compare(unfolded, changes, _with_op(output))
+        expected_changes += _signed([plain] * abs(weight), "+" if weight > 0 else "-")
+    return compare(expected_changes, changes, _with_op(output))
 
 
 def _signed(rows: Sequence[Row], sign: str) -> list[Row]:
@@ -88,69 +87,76 @@ def _with_op(output: StreamOutput) -> dict[str, pa.DataType]:
 
 
 def check_final(case: Case, output: StreamOutput) -> None:
-    """What the case expects at its end."""
+    """Check what the case expects at its end."""
     if case.expected_changelog is not None:
-        difference = _changelog(case.expected_changelog, output, case.ordered)
-        _require_none(difference, "expected_changelog")
+        difference = _compare_changelog(case.expected_changelog, output, case.ordered)
+        _raise_if_different(difference, "expected_changelog")
     if case.expected_rows is not None:
         difference = compare(case.expected_rows, output.all_rows(), output.columns, case.ordered)
-        _require_none(difference, "expected_rows")
+        _raise_if_different(difference, "expected_rows")
 
 
-def _changelog(expected: Sequence[Row], output: StreamOutput, ordered: bool) -> Difference | None:
-    """Signs must agree; whether an addition is called +I or +U is not told apart.
+def _compare_changelog(
+    expected: Sequence[Row], output: StreamOutput, ordered: bool
+) -> Difference | None:
+    """Compare the signs and the rows; +I equals +U, and -U equals -D.
 
-    A changelog with +U and never -U is one of upserts: the rows retracted are implied.
+    If the expected changelog contains +U but not -U, the replaced rows are implied.
     """
     ops = {row[OP] for row in expected}
-    upserts = "+U" in ops and "-U" not in ops
-    changes = [c for c in output.changes if not (upserts and c.op == "-U")]
-    left = [{**row, OP: str(row[OP])[0]} for row in expected]
-    right = [{OP: _sign(change), **change.row} for change in changes]
-    return compare(left, right, _with_op(output), ordered)
+    has_upserts = "+U" in ops and "-U" not in ops
+    changes = [change for change in output.changes if not (has_upserts and change.op == "-U")]
+    expected_changes = [{**row, OP: str(row[OP])[0]} for row in expected]
+    actual_changes = [{OP: change.op[0], **change.row} for change in changes]
+    return compare(expected_changes, actual_changes, _with_op(output), ordered)
 
 
-def _sign(change: Change) -> str:
-    return "+" if change.sign > 0 else "-"
-
-
-def check_late_rows(case: Case, late: StreamOutput) -> None:
-    """The late stream holds exactly these rows, as far as its columns tell."""
+def check_late_rows(case: Case, late_output: StreamOutput) -> None:
+    """Check that the late stream has exactly these rows, comparing the columns that it has."""
     assert case.late_rows is not None, "only cases with late rows are checked for them"
-    known = {name.lower() for name in late.columns}
+    column_names = {name.lower() for name in late_output.columns}
     expected: list[Row] = []
     for item in case.late_rows:
         row = case.rows_of(item.source)[item.row_index] if isinstance(item, LateReference) else item
-        expected.append({k: v for k, v in row.items() if not known or k.lower() in known})
+        expected.append(
+            {k: v for k, v in row.items() if not column_names or k.lower() in column_names}
+        )
     row_columns = {name.lower() for row in expected for name in row}
-    columns = {name: kind for name, kind in late.columns.items() if name.lower() in row_columns}
-    _require_none(compare(expected, late.all_rows(), columns), "late_rows")
+    columns = {
+        name: data_type
+        for name, data_type in late_output.columns.items()
+        if name.lower() in row_columns
+    }
+    _raise_if_different(compare(expected, late_output.all_rows(), columns), "late_rows")
 
 
 def check_late_count(expected: int, actual: int) -> None:
-    """The number of rows that were too late."""
+    """Check the number of late rows."""
     if expected != actual:
-        raise Mismatch(f"expected {expected} rows to be too late, found {actual}")
+        raise Mismatch(f"late rows: expected {expected}, found {actual}")
 
 
 def check_watermark(step: ExpectWatermark, actual: datetime | None) -> None:
-    """The watermark in whole milliseconds."""
+    """Check the watermark, in milliseconds."""
     at = None if actual is None else (actual - _EPOCH) // timedelta(milliseconds=1)
     if at != step.watermark_ms:
         raise Mismatch(f"expect_watermark_ms: expected {step.watermark_ms}, found {at}")
 
 
-# ---- The epochs of a case: each remaining `add` is exactly one epoch.
+# ---- The epochs of a case
 #
-# With `per_row` an epoch has one row, and the sources take turns. Each explicit watermark ends an
-# epoch. Otherwise an add step is one epoch, and a case without steps is one epoch with all rows.
+# With `per_row`, an epoch has one row, and the sources alternate. An explicit watermark ends an
+# epoch. Otherwise an `add` step is one epoch, and a case without steps is one epoch with all rows.
 
 Rows = tuple[Row, ...]
 
 
 def epochs_of(case: Case, restart: bool = False) -> tuple[Step, ...]:
-    """The steps of a run; with `restart` there is one in the middle if the case has none."""
-    steps = _laid_out(case)
+    """Return the steps of a run, in which each `Add` is exactly one epoch.
+
+    `restart` adds a restart in the middle of a case that has none.
+    """
+    steps = _expand_steps(case)
     if restart and not any(isinstance(step, Restart) for step in steps):
         steps = _with_restart(case, steps)
     if case.flush and not any(isinstance(step, EndOfInput) for step in steps):
@@ -158,24 +164,24 @@ def epochs_of(case: Case, restart: bool = False) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _laid_out(case: Case) -> list[Step]:
+def _expand_steps(case: Case) -> list[Step]:
     lookups = tuple(
         (source.name, source.rows)
         for source in case.sources
         if source.is_lookup and source.rows and not (case.steps and case.rows_of(source.name))
     )
     steps: list[Step] = [Add(lookups)] if lookups else []
-    script = case.steps or (_all_rows(case),)
-    read: Counter[str] = Counter()
+    script = case.steps or (_all_rows_step(case),)
+    row_counts: Counter[str] = Counter()
     for step in script:
         if isinstance(step, Add):
-            steps += _epochs(case, step, read)
+            steps += _split_into_epochs(case, step, row_counts)
         else:
             steps.append(step)
     return steps
 
 
-def _all_rows(case: Case) -> Add:
+def _all_rows_step(case: Case) -> Add:
     return Add(
         tuple(
             (source.name, source.rows)
@@ -185,43 +191,44 @@ def _all_rows(case: Case) -> Add:
     )
 
 
-def _epochs(case: Case, step: Add, read: Counter[str]) -> Iterator[Add]:
-    """One step as epochs; `read` counts the rows of each source so far."""
-    whole: list[tuple[str, Rows]] = []
-    turns: list[list[Add]] = []
+def _split_into_epochs(case: Case, step: Add, row_counts: Counter[str]) -> Iterator[Add]:
+    """Split one step into epochs; `row_counts` counts the rows of each source so far."""
+    together: list[tuple[str, Rows]] = []
+    alternating: list[list[Add]] = []
     for name, rows in step.rows:
         source = case.source(name)
-        first = read[name]
-        read[name] += len(rows)
+        first_index = row_counts[name]
+        row_counts[name] += len(rows)
         if source is not None and source.is_lookup:
-            # A lookup table is read when a row asks: it must be complete before that row.
+            # A lookup table must be complete before the first row is looked up in it.
             yield Add(((name, rows),))
-        elif source is not None and source.marks:
-            turns.append([Add(((name, part),)) for part in _marked(source, rows, first)])
+        elif source is not None and source.explicit_watermarks:
+            parts = _split_at_watermarks(source, rows, first_index)
+            alternating.append([Add(((name, part),)) for part in parts])
         elif case.watermark_model in ("per_row", "explicit"):
-            turns.append([Add(((name, (row,)),)) for row in rows])
+            alternating.append([Add(((name, (row,)),)) for row in rows])
         else:
-            whole.append((name, rows))
-    if whole:
-        yield Add(tuple(whole))
-    for turn in range(max((len(parts) for parts in turns), default=0)):
-        for parts in turns:
-            if turn < len(parts):
-                yield parts[turn]
+            together.append((name, rows))
+    if together:
+        yield Add(tuple(together))
+    for turn in range(max((len(epochs) for epochs in alternating), default=0)):
+        for epochs in alternating:
+            if turn < len(epochs):
+                yield epochs[turn]
 
 
-def _marked(source: CaseSource, rows: Rows, first: int) -> Iterator[Rows]:
-    """Rows cut after each explicit watermark, which goes with the last row before it."""
+def _split_at_watermarks(source: CaseSource, rows: Rows, first_index: int) -> Iterator[Rows]:
+    """Split rows after each explicit watermark, which is in the epoch of the row before it."""
     time = source.time_column
     assert time is not None, "explicit watermarks need a time column"
-    marks = {mark.row_index: mark for mark in source.marks}
-    if first == 0 and min(marks) < 0:
-        yield (marked_row(time, Mark(-1, marks[min(marks)].watermark_ms)),)
+    watermarks = {watermark.row_index: watermark for watermark in source.explicit_watermarks}
+    if first_index == 0 and min(watermarks) < 0:
+        yield (watermark_row(time, watermarks[min(watermarks)]),)
     part: list[Row] = []
-    for index, row in enumerate(rows, first):
+    for index, row in enumerate(rows, first_index):
         part.append(row)
-        if index in marks:
-            part.append(marked_row(time, marks[index]))
+        if index in watermarks:
+            part.append(watermark_row(time, watermarks[index]))
             yield tuple(part)
             part = []
     if part:
@@ -230,27 +237,27 @@ def _marked(source: CaseSource, rows: Rows, first: int) -> Iterator[Rows]:
 
 def _with_restart(case: Case, steps: list[Step]) -> list[Step]:
     """Insert a restart between two epochs; split a single epoch in two unless a step adds it."""
-    places = [index for index, step in enumerate(steps) if isinstance(step, Add)]
-    if len(places) == 1 and not case.steps:
-        index = places[0]
+    indexes = [index for index, step in enumerate(steps) if isinstance(step, Add)]
+    if len(indexes) == 1 and not case.steps:
+        index = indexes[0]
         only = steps[index]
-        assert isinstance(only, Add), "places are those of the epochs"
+        assert isinstance(only, Add), "indexes refer to Add steps"
         first = tuple((name, rows[: len(rows) // 2]) for name, rows in only.rows)
         second = tuple((name, rows[len(rows) // 2 :]) for name, rows in only.rows)
         return [*steps[:index], Add(first), Restart(), Add(second), *steps[index + 1 :]]
-    if not places:
+    if not indexes:
         return steps
-    middle = places[(len(places) - 1) // 2] + 1
+    middle = indexes[(len(indexes) - 1) // 2] + 1
     return [*steps[:middle], Restart(), *steps[middle:]]
 
 
 TIMEOUT_SECONDS = 120.0
-# Spark reports what an epoch did a moment after the epoch; counters are read after the report.
+# Spark reports the counters of an epoch shortly after the epoch.
 _REPORT_SECONDS = 5.0
 
 
 class SessionLike(Protocol):
-    """What the runner needs of a session."""
+    """The methods of a session that the runner calls."""
 
     def execute(self, sql: str, file: str | None = None) -> Any: ...
     def insert(self, source: str, rows: Any) -> int: ...
@@ -273,13 +280,13 @@ def run_case(
     restart: bool = False,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Outcome:
-    """Run one case in a data directory of its own; nothing it does can raise.
+    """Run one case in a new data directory. Errors are part of the outcome and never raised.
 
-    `restart` puts one in the middle of a case that has none: the outcome must be the same.
+    `restart` adds a restart in the middle of a case that has none; the outcome must be the same.
     """
     if case.skip is not None:
         return Outcome(case.name, Verdict.SKIPPED, reason=_one_line(case.skip))
-    began = time.monotonic()
+    start = time.monotonic()
     reason: str | None = None
     detail: str | None = None
     is_diff = False
@@ -292,25 +299,25 @@ def run_case(
     except Mismatch as mismatch:
         reason, detail, is_diff = mismatch.reason, mismatch.detail, True
     except TidegateError as error:
-        reason, detail = reason_of(error), error.render()
+        reason, detail = one_line_error(error), error.render()
     except Exception as error:
         reason = f"internal error: {type(error).__name__}: {error}"
         detail = traceback.format_exc()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     if reason is None:
         return Outcome(case.name, Verdict.PASSED, seconds)
     return Outcome(case.name, Verdict.FAILED, seconds, _one_line(reason), detail, is_diff)
 
 
 def session_opener(spark: Any = None) -> OpenSession:
-    """Sessions on one Spark."""
+    """Return a function that opens sessions on one Spark session."""
     from tidegate.session.session import Session
 
     return lambda path: Session(path, spark=spark)
 
 
-def reason_of(error: TidegateError) -> str:
-    """An error in one line: its code, what is wrong, and how many more there are."""
+def one_line_error(error: TidegateError) -> str:
+    """Return the code and message of an error, and the number of further errors."""
     more = len(error.errors) - 1 if isinstance(error, ScriptError) else 0
     return f"{error.code}: {error.message}" + (f" (and {more} more)" if more else "")
 
@@ -321,7 +328,7 @@ def _one_line(text: str) -> str:
 
 @dataclass
 class _Run:
-    """One run of a case: a session at a time, on one data directory."""
+    """One run of a case: one session after the other, on one data directory."""
 
     case: Case
     declared: DeclaredCase
@@ -329,57 +336,58 @@ class _Run:
     directory: Path
     timeout_seconds: float
     output: StreamOutput = field(init=False)
-    late: StreamOutput = field(init=False)
+    late_output: StreamOutput = field(init=False)
     session: SessionLike | None = None
     subscriptions: list[tuple[Any, StreamOutput]] = field(default_factory=list)
-    running: bool = False
+    is_running: bool = False
     first_epoch: int = -1
     last_epoch: int = -1
-    checked: int = 0
-    dropped_before: int = 0
-    dropped_checked: int = 0
+    checked_change_count: int = 0
+    late_rows_before: int = 0
+    checked_late_rows: int = 0
     watermark_before: datetime | None = None
     inserted: dict[str, list[Change]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.output = StreamOutput(self.declared.changelog, self.declared.key)
-        self.late = StreamOutput(ChangelogKind.APPEND)
+        self.late_output = StreamOutput(ChangelogKind.APPEND)
 
     def __enter__(self) -> _Run:
-        self._open(self.declared.script)
+        self._start_session(self.declared.script)
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A session that cannot be closed must not hide why the case failed.
+        # A session that cannot be closed must not hide the failure of the case.
         with suppress(Exception):
             if self.session is not None:
                 self.session.close()
 
     def run(self, steps: Sequence[Step]) -> None:
         for index, step in enumerate(steps):
-            following = steps[index + 1] if index + 1 < len(steps) else None
+            next_step = steps[index + 1] if index + 1 < len(steps) else None
             try:
-                self._step(step, ends=isinstance(following, EndOfInput))
+                self._run_step(step, input_ends=isinstance(next_step, EndOfInput))
             except Mismatch as mismatch:
-                raise Mismatch(self._told(step, mismatch.reason), mismatch.detail) from None
+                reason = self._with_step_number(step, mismatch.reason)
+                raise Mismatch(reason, mismatch.detail) from None
         self._collect()
         check_final(self.case, self.output)
         self._check_late()
 
-    def _told(self, step: Step, reason: str) -> str:
-        """The reason with the number of the step in the file; some steps are not from there."""
-        own = [index for index, item in enumerate(self.case.steps) if item is step]
-        return f"steps[{own[0]}]: {reason}" if own else reason
+    def _with_step_number(self, step: Step, reason: str) -> str:
+        """Prefix a reason with the number of the step; steps that the runner added have none."""
+        numbers = [index for index, item in enumerate(self.case.steps) if item is step]
+        return f"steps[{numbers[0]}]: {reason}" if numbers else reason
 
-    def _step(self, step: Step, ends: bool) -> None:
+    def _run_step(self, step: Step, input_ends: bool) -> None:
         if isinstance(step, Add):
-            self._epoch(step, ends)
+            self._run_epoch(step, input_ends)
         elif isinstance(step, Restart):
             self._restart()
         elif isinstance(step, EndOfInput):
-            self._end()
+            self._end_input()
         elif isinstance(step, DeleteAll):
-            self._delete_all(step, ends)
+            self._delete_all(step, input_ends)
         elif isinstance(step, ExpectDropped):
             self._check_dropped(step)
         elif isinstance(step, ExpectWatermark):
@@ -387,34 +395,35 @@ class _Run:
             check_watermark(step, self._watermark())
         else:
             self._collect()
-            check_rows(step, self.output, self.checked, self.case.ordered)
-            self.checked = len(self.output.changes)
-
-    # Rows in
+            check_rows(step, self.output, self.checked_change_count, self.case.ordered)
+            self.checked_change_count = len(self.output.changes)
 
     @property
-    def _live(self) -> SessionLike:
-        assert self.session is not None, "the session is open while the case runs"
+    def _open_session(self) -> SessionLike:
+        assert self.session is not None, "a session is open while the case runs"
         return self.session
 
-    def _open(self, script: str) -> None:
+    def _start_session(self, script: str) -> None:
         self.session = self.opener(self.directory)
         self.session.execute(script, sql_name(self.case))
         pairs = [(self.declared.stream, self.output)]
         if self.declared.late_stream is not None and self.case.late_rows is not None:
-            pairs.append((self.declared.late_stream, self.late))
+            pairs.append((self.declared.late_stream, self.late_output))
         self.subscriptions = [(self.session.subscribe(name), output) for name, output in pairs]
 
-    def _epoch(self, step: Add, ends: bool) -> None:
-        """The rows of one epoch. Several sources are filled while nothing runs, or the first
-        of them would be an epoch of its own."""
-        rows = [(name, part) for name, part in step.rows if part]
-        streamed = [name for name, _ in rows if not self._is_lookup(name)]
-        if len(streamed) > 1 or (streamed and ends):
+    def _run_epoch(self, step: Add, input_ends: bool) -> None:
+        """Run one epoch with these rows.
+
+        If they are for several sources, the pipeline is stopped while they are inserted; otherwise
+        the first source would start an epoch before the others have their rows.
+        """
+        rows_by_source = [(name, rows) for name, rows in step.rows if rows]
+        streamed = [name for name, _ in rows_by_source if not self._is_lookup(name)]
+        if len(streamed) > 1 or (streamed and input_ends):
             self._stop()
-        for name, part in rows:
-            self._insert(name, part)
-        if streamed and not ends:
+        for name, rows in rows_by_source:
+            self._insert(name, rows)
+        if streamed and not input_ends:
             self._start(until_end=False)
             self._wait()
 
@@ -430,10 +439,10 @@ class _Run:
         self.inserted.setdefault(target, []).extend(
             Change(row.get(OP, "+I"), {k: v for k, v in row.items() if k != OP}) for row in rows
         )
-        self._live.insert(target, [dict(row) for row in rows])
+        self._open_session.insert(target, [dict(row) for row in rows])
 
-    def _delete_all(self, step: DeleteAll, ends: bool) -> None:
-        """Retract what stands in these sources, as one epoch."""
+    def _delete_all(self, step: DeleteAll, input_ends: bool) -> None:
+        """Retract all rows of these sources, as one epoch."""
         removals: list[tuple[str, tuple[Row, ...]]] = []
         for name in step.sources:
             source = self.declared.source(name)
@@ -446,60 +455,54 @@ class _Run:
             changes = self.inserted.get(source.name, [])
             if source.primary_key:
                 upserts = StreamOutput(ChangelogKind.UPSERT, source.primary_key, list(changes))
-                left = upserts.all_rows()
+                rows = upserts.all_rows()
             else:
-                left = standing(changes)[0]
-            removals.append((name, tuple({**row, OP: "-D"} for row in left)))
-        self._epoch(Add(tuple(removals)), ends)
-
-    # Running
+                rows = net_rows(changes)[0]
+            removals.append((name, tuple({**row, OP: "-D"} for row in rows)))
+        self._run_epoch(Add(tuple(removals)), input_ends)
 
     def _start(self, until_end: bool) -> None:
-        if not self.running:
+        if not self.is_running:
             self._collect()
             self.first_epoch = self.last_epoch
-            self._live.start(until_end)
-            self.running = True
+            self._open_session.start(until_end)
+            self.is_running = True
 
     def _wait(self) -> None:
-        if not self._live.wait(self.timeout_seconds):
-            raise Mismatch(f"not done within {self.timeout_seconds:g} s")
+        if not self._open_session.wait(self.timeout_seconds):
+            raise Mismatch(f"the epoch did not finish within {self.timeout_seconds:g} s")
 
     def _stop(self) -> None:
-        """Until the first epoch of the next start, what the counters say now holds."""
-        if not self.running:
+        """Stop the pipeline; its counters and watermark are kept until the next epoch."""
+        if not self.is_running:
             return
         self._await_report()
-        self.dropped_before = self._dropped()
+        self.late_rows_before = self._late_rows()
         self.watermark_before = self._watermark()
-        self._live.stop()
-        self.running = False
+        self._open_session.stop()
+        self.is_running = False
 
     def _restart(self) -> None:
-        """Reopen the data directory and continue; rows that were emitted before must still be
-        there.
-        """
+        """Reopen the data directory and resume; check that all emitted rows still exist."""
         self._collect()
-        before = list(self.output.changes)
-        was_running = self.running
+        rows_before = list(self.output.changes)
+        was_running = self.is_running
         self._stop()
-        self._live.close()
-        for output in (self.output, self.late):
+        self._open_session.close()
+        for output in (self.output, self.late_output):
             output.changes.clear()
-        self._open(self.declared.script)
+        self._start_session(self.declared.script)
         if was_running:
             self._start(until_end=False)
             self._wait()
         self._collect()
-        if self.output.changes[: len(before)] != before:
+        if self.output.changes[: len(rows_before)] != rows_before:
             raise Mismatch("the rows emitted before the restart have changed")
 
-    def _end(self) -> None:
+    def _end_input(self) -> None:
         self._stop()
         self._start(until_end=True)
         self._wait()
-
-    # Rows out
 
     def _collect(self) -> None:
         for subscription, output in self.subscriptions:
@@ -510,21 +513,21 @@ class _Run:
 
     def _status(self) -> Any:
         name = self.declared.stream.lower()
-        return next((s for s in self._live.status() if s.name.lower() == name), None)
+        return next((s for s in self._open_session.status() if s.name.lower() == name), None)
 
-    def _dropped(self) -> int:
-        """How many rows were late so far; a start counts from 0."""
-        status = self._status() if self.running else None
-        return self.dropped_before + (status.late_rows if status is not None else 0)
+    def _late_rows(self) -> int:
+        """Return the number of late rows so far; the session's counter restarts at 0."""
+        status = self._status() if self.is_running else None
+        return self.late_rows_before + (status.late_rows if status is not None else 0)
 
     def _watermark(self) -> datetime | None:
-        """The watermark; before the first epoch after a start it is the one before the stop."""
+        """Return the watermark; after a start, until the first epoch, that before the stop."""
         status = self._status()
         watermark = status.watermark if status is not None else None
         return watermark if watermark is not None else self.watermark_before
 
     def _await_report(self) -> None:
-        """Wait for the report of the last epoch, if this start has had one."""
+        """Wait for the report of the last epoch since the start, if there was one."""
         self._collect()
         deadline = time.monotonic() + _REPORT_SECONDS
         while self.last_epoch > self.first_epoch and time.monotonic() < deadline:
@@ -535,15 +538,15 @@ class _Run:
 
     def _check_dropped(self, step: ExpectDropped) -> None:
         self._await_report()
-        dropped = self._dropped()
-        check_late_count(step.count, dropped - self.dropped_checked)
-        self.dropped_checked = dropped
+        late_rows = self._late_rows()
+        check_late_count(step.count, late_rows - self.checked_late_rows)
+        self.checked_late_rows = late_rows
 
     def _check_late(self) -> None:
         if self.case.late_rows is None:
             return
         if self.declared.late_stream is not None:
-            check_late_rows(self.case, self.late)
+            check_late_rows(self.case, self.late_output)
             return
         self._await_report()
-        check_late_count(len(self.case.late_rows), self._dropped())
+        check_late_count(len(self.case.late_rows), self._late_rows())
