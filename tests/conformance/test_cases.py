@@ -20,7 +20,7 @@ from tests.conformance.cases import (
 )
 from tests.conformance.sessions import fold_spaces
 from tidegate.errors import TidegateError
-from tidegate.testing.case import Add, Mark
+from tidegate.testing.case import Add, ExplicitWatermark
 from tidegate.testing.declare import declare
 from tidegate.testing.runner import epochs_of
 
@@ -137,7 +137,9 @@ def test_remarks_are_accepted(tmp_path: Path) -> None:
 def test_every_form_of_explicit_watermarks_is_read(tmp_path: Path, marks: Any) -> None:
     assert explicit_watermarks(marks) == [{"row_index": 1, "watermark": 5000}]
     path = write(tmp_path, sources=[source(explicit_watermarks=marks)])
-    assert load_conformance_case(path).sources[0].marks == (Mark(1, 5000),)
+    assert load_conformance_case(path).sources[0].explicit_watermarks == (
+        ExplicitWatermark(1, 5000),
+    )
 
 
 def test_rows_files_are_relative_to_the_directory_of_the_cases(

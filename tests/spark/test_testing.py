@@ -41,7 +41,7 @@ WRONG = {
         "expect_new",
     ),
     "two_sources_one_epoch": ("[{who: eve, via: app}, ", "[", "expect_new: 1 row unexpected"),
-    "one_row_per_epoch": ("{n: 1}, {n: 10}, {n: 2}", "{n: 1}, {n: 2}, {n: 10}", "another order"),
+    "one_row_per_epoch": ("{n: 1}, {n: 10}, {n: 2}", "{n: 1}, {n: 2}, {n: 10}", "different order"),
     "changelog": (
         "expect_all: []",
         "expect_all: [{item: tea, amount: 4}]",

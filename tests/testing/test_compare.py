@@ -1,4 +1,4 @@
-"""Bags, order, tolerance, types and the diff."""
+"""Comparison of rows: bags, order, tolerance, types and the diff."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tidegate.testing.case import Mismatch
-from tidegate.testing.compare import Change, StreamOutput, compare, standing
+from tidegate.testing.compare import Change, Difference, StreamOutput, compare, net_rows
 from tidegate.types import ChangelogKind
 
 COLUMNS = {
@@ -25,16 +25,16 @@ COLUMNS = {
     "l": pa.list_(pa.float64()),
     "m": pa.struct([("x", pa.int32()), ("y", pa.string())]),
 }
-maybe = some.one_of
+optional = some.one_of
 rows = some.fixed_dictionaries(
     {
-        "i": maybe(some.none(), some.integers(-3, 3)),
-        "f": maybe(some.none(), some.floats(width=32)),
-        "s": maybe(some.none(), some.sampled_from(["", "a", "b"])),
-        "t": maybe(some.none(), some.datetimes(timezones=some.just(UTC))),
-        "d": maybe(some.none(), some.decimals(-9, 9, places=4)),
-        "l": maybe(some.none(), some.lists(some.floats(allow_nan=False), max_size=2)),
-        "m": maybe(
+        "i": optional(some.none(), some.integers(-3, 3)),
+        "f": optional(some.none(), some.floats(width=32)),
+        "s": optional(some.none(), some.sampled_from(["", "a", "b"])),
+        "t": optional(some.none(), some.datetimes(timezones=some.just(UTC))),
+        "d": optional(some.none(), some.decimals(-9, 9, places=4)),
+        "l": optional(some.none(), some.lists(some.floats(allow_nan=False), max_size=2)),
+        "m": optional(
             some.none(), some.fixed_dictionaries({"x": some.integers(0, 1), "y": some.none()})
         ),
     }
@@ -48,24 +48,30 @@ def test_a_bag_equals_any_shuffle_of_itself(bag: list[dict[str, Any]], r: random
     assert compare(bag, shuffled, COLUMNS) is None
 
 
+def counts(difference: Difference | None) -> tuple[int, int]:
+    """Return how many rows are missing and unexpected."""
+    assert difference is not None
+    return len(difference.missing), len(difference.unexpected)
+
+
 @given(some.lists(rows, min_size=1, max_size=6), some.data())
 def test_a_bag_differs_after_any_change(bag: list[dict[str, Any]], data: some.DataObject) -> None:
-    """A row lost, doubled, or with one cell changed: always seen, and counted right."""
-    at = data.draw(some.integers(0, len(bag) - 1))
-    lost = compare(bag, bag[:at] + bag[at + 1 :], COLUMNS)
-    assert lost is not None and (len(lost.missing), len(lost.unexpected)) == (1, 0)
-    doubled = compare(bag, [*bag, bag[at]], COLUMNS)
-    assert doubled is not None and (len(doubled.missing), len(doubled.unexpected)) == (0, 1)
+    """Remove a row, duplicate a row, or change one cell."""
+    index = data.draw(some.integers(0, len(bag) - 1))
+    removed = compare(bag, bag[:index] + bag[index + 1 :], COLUMNS)
+    assert counts(removed) == (1, 0)
+    duplicated = compare(bag, [*bag, bag[index]], COLUMNS)
+    assert counts(duplicated) == (0, 1)
     other = {"i": 99, "f": 0.5e20, "s": "other", "t": datetime(9999, 1, 1, tzinfo=UTC)}
     other |= {"d": Decimal("99.0001"), "l": [1.0, 2.0, 3.0], "m": {"x": 5, "y": "?"}}
     name = data.draw(some.sampled_from(sorted(COLUMNS)))
-    changed = [*bag[:at], {**bag[at], name: other[name]}, *bag[at + 1 :]]
-    found = compare(bag, changed, COLUMNS)
-    assert found is not None and (len(found.missing), len(found.unexpected)) == (1, 1)
+    changed = [*bag[:index], {**bag[index], name: other[name]}, *bag[index + 1 :]]
+    difference = compare(bag, changed, COLUMNS)
+    assert counts(difference) == (1, 1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "wanted", "found"),
+    ("kind", "expected", "actual"),
     [
         (pa.timestamp("us", "UTC"), "2024-01-01T00:00:00", datetime(2024, 1, 1, tzinfo=UTC)),
         (pa.timestamp("us", "UTC"), "2024-01-01T01:00:00+01:00", datetime(2024, 1, 1, tzinfo=UTC)),
@@ -89,12 +95,14 @@ def test_a_bag_differs_after_any_change(bag: list[dict[str, Any]], data: some.Da
         (pa.int64(), None, None),
     ],
 )
-def test_equal_values(kind: pa.DataType, wanted: Any, found: Any) -> None:
-    assert compare([{"v": wanted}], [{"v": found}], {"v": kind}) is None
+def test_expected_values_are_read_as_the_output_type(
+    kind: pa.DataType, expected: Any, actual: Any
+) -> None:
+    assert compare([{"v": expected}], [{"v": actual}], {"v": kind}) is None
 
 
 @pytest.mark.parametrize(
-    ("kind", "wanted", "found"),
+    ("kind", "expected", "actual"),
     [
         (pa.timestamp("us", "UTC"), "2024-01-01", datetime(2024, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
         (pa.timestamp("us", "UTC"), "soon", datetime(2024, 1, 1, tzinfo=UTC)),
@@ -112,94 +120,97 @@ def test_equal_values(kind: pa.DataType, wanted: Any, found: Any) -> None:
         (pa.struct([("x", pa.int64())]), {"x": 1, "y": 2}, {"x": 1}),
     ],
 )
-def test_different_values(kind: pa.DataType, wanted: Any, found: Any) -> None:
-    assert compare([{"v": wanted}], [{"v": found}], {"v": kind}) is not None
+def test_different_values_are_reported(kind: pa.DataType, expected: Any, actual: Any) -> None:
+    assert compare([{"v": expected}], [{"v": actual}], {"v": kind}) is not None
 
 
-def test_columns_must_be_the_same() -> None:
-    kinds = {"a": pa.int64(), "b": pa.int64()}
-    missing = compare([{"a": 1}], [{"a": 1, "b": 2}], kinds)
+def test_expected_rows_must_name_every_output_column() -> None:
+    columns = {"a": pa.int64(), "b": pa.int64()}
+    missing = compare([{"a": 1}], [{"a": 1, "b": 2}], columns)
     assert missing is not None
     assert missing.reason == "no expected row has the column b of the output"
-    extra = compare([{"a": 1, "b": 2, "c": 3}], [{"a": 1, "b": 2}], kinds)
+    extra = compare([{"a": 1, "b": 2, "c": 3}], [{"a": 1, "b": 2}], columns)
     assert extra is not None
     assert extra.reason == "the output has no column c; it has a, b"
     assert (
-        compare([{"A": 1, "B": None}, {"A": 2, "b": 3}], [{"a": 1}, {"a": 2, "b": 3}], kinds)
+        compare([{"A": 1, "B": None}, {"A": 2, "b": 3}], [{"a": 1}, {"a": 2, "b": 3}], columns)
         is None
     )
 
 
-def test_order_counts_only_when_asked() -> None:
-    kinds = {"n": pa.int64()}
+def test_order_is_compared_only_if_ordered() -> None:
+    columns = {"n": pa.int64()}
     one, two = {"n": 1}, {"n": 2}
-    assert compare([one, two], [two, one], kinds) is None
-    found = compare([one, two], [two, one], kinds, ordered=True)
-    assert found is not None and found.reason == "the right rows in another order, from row 1 on"
-    assert compare([one, two, two], [one, two, two], kinds, ordered=True) is None
-    short = compare([one, two], [one], kinds, ordered=True)
+    assert compare([one, two], [two, one], columns) is None
+    difference = compare([one, two], [two, one], columns, ordered=True)
+    assert difference is not None
+    assert difference.reason == "the rows are in a different order from row 1 on"
+    assert compare([one, two, two], [one, two, two], columns, ordered=True) is None
+    short = compare([one, two], [one], columns, ordered=True)
     assert short is not None and short.reason == "1 row missing"
 
 
 def test_the_diff_is_a_table() -> None:
-    kinds = {"auction": pa.int64(), "at": pa.timestamp("us", "UTC"), "who": pa.string()}
-    found = compare(
+    columns = {"auction": pa.int64(), "at": pa.timestamp("us", "UTC"), "who": pa.string()}
+    difference = compare(
         [{"auction": 1, "at": "2024-01-01", "who": "ada"}, {"auction": 2, "at": None, "who": "x"}],
         [
             {"auction": 2, "at": None, "who": "x"},
             {"auction": 1234567890, "at": None, "who": "b" * 99},
         ],
-        kinds,
+        columns,
     )
-    assert found is not None
-    assert found.reason == "1 row missing, 1 row unexpected"
-    assert found.render().splitlines() == [
+    assert difference is not None
+    assert difference.reason == "1 row missing, 1 row unexpected"
+    assert difference.render().splitlines() == [
         "    auction    | at                  | who",
         "  − 1          | 2024-01-01T00:00:00 | ada",
         "  + 1234567890 | NULL                | " + "b" * 39 + "…",
     ]
 
 
-def test_a_long_diff_is_cut() -> None:
-    found = compare([{"n": n} for n in range(50)], [], {})
-    assert found is not None
-    lines = found.render().splitlines()
+def test_a_long_diff_is_truncated() -> None:
+    difference = compare([{"n": n} for n in range(50)], [], {})
+    assert difference is not None
+    lines = difference.render().splitlines()
     assert len(lines) == 22
     assert lines[-1] == "  − … and 30 more"
 
 
-def test_signed_rows_add_up() -> None:
+def test_retractions_remove_rows() -> None:
     table = pa.table({"_op": ["+I", "+I", "-U", "+U", "+I"], "n": [1, 2, 1, 3, 2]})
-    found = StreamOutput(ChangelogKind.CHANGELOG)
-    found.add(table)
-    assert found.all_rows() == [{"n": 2}, {"n": 3}, {"n": 2}]
-    assert found.new_rows(since=2) == [{"n": 3}, {"n": 2}]
-    found.add(pa.table({"_op": ["-D"], "n": [9]}))
-    with pytest.raises(Mismatch, match="retracts a row that is not there"):
-        found.all_rows()
+    output = StreamOutput(ChangelogKind.CHANGELOG)
+    output.add(table)
+    assert output.all_rows() == [{"n": 2}, {"n": 3}, {"n": 2}]
+    assert output.new_rows(since=2) == [{"n": 3}, {"n": 2}]
+    output.add(pa.table({"_op": ["-D"], "n": [9]}))
+    with pytest.raises(Mismatch, match="retracts a row that does not exist"):
+        output.all_rows()
 
 
-def test_a_row_may_be_taken_back_before_it_is_added() -> None:
+def test_a_row_may_be_retracted_before_it_is_added() -> None:
     changes = [Change("-U", {"n": 1}), Change("+I", {"n": 1}), Change("+U", {"n": 2})]
-    assert standing(changes) == ([{"n": 2}], [])
+    assert net_rows(changes) == ([{"n": 2}], [])
 
 
 def test_upserts_replace_by_key() -> None:
-    found = StreamOutput(ChangelogKind.UPSERT, ("k",))
-    found.add(pa.table({"k": [1, 2, 1], "v": [10, 20, 11]}))
-    found.add(pa.table({"k": [2], "v": [21]}))
-    assert found.all_rows() == [{"k": 1, "v": 11}, {"k": 2, "v": 21}]
-    assert found.new_rows(since=2) == [{"k": 1, "v": 11}, {"k": 2, "v": 21}]
-    assert found.new_rows(since=3) == [{"k": 2, "v": 21}]
+    output = StreamOutput(ChangelogKind.UPSERT, ("k",))
+    output.add(pa.table({"k": [1, 2, 1], "v": [10, 20, 11]}))
+    output.add(pa.table({"k": [2], "v": [21]}))
+    assert output.all_rows() == [{"k": 1, "v": 11}, {"k": 2, "v": 21}]
+    assert output.new_rows(since=2) == [{"k": 1, "v": 11}, {"k": 2, "v": 21}]
+    assert output.new_rows(since=3) == [{"k": 2, "v": 21}]
 
 
 changes = some.lists(some.tuples(some.sampled_from(["+I", "-D"]), some.integers(0, 3)), max_size=20)
 
 
 @given(changes)
-def test_what_stands_is_the_balance(script: list[tuple[str, int]]) -> None:
-    left, owed = standing([Change(op, {"n": n}) for op, n in script])
+def test_net_rows_are_the_balance_of_additions_and_retractions(
+    script: list[tuple[str, int]],
+) -> None:
+    remaining, unmatched = net_rows([Change(op, {"n": n}) for op, n in script])
     for n in range(4):
         balance = sum(1 if op == "+I" else -1 for op, value in script if value == n)
-        assert left.count({"n": n}) == max(balance, 0)
-        assert owed.count({"n": n}) == max(-balance, 0)
+        assert remaining.count({"n": n}) == max(balance, 0)
+        assert unmatched.count({"n": n}) == max(-balance, 0)

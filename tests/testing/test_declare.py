@@ -1,4 +1,4 @@
-"""Cases as SQL: the statements, what is added to a query, and what is rejected without Spark."""
+"""Cases as SQL: statements, clauses that are added to a query, and rejections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import TidegateError
-from tidegate.testing.case import Case, CaseSource, DeleteAll, Mark, Row
+from tidegate.testing.case import Case, CaseSource, DeleteAll, ExplicitWatermark, Row
 from tidegate.testing.declare import declare
 from tidegate.testing.fields import LONG_DELAY_MS
 from tidegate.types import ChangelogKind
@@ -25,21 +25,21 @@ def source(name: str = "t", kind: str = "stream", **fields: Any) -> CaseSource:
     return CaseSource(name, kind, COLUMNS, "ts", 500, **fields)
 
 
-def rejection(wrong: Case) -> TidegateError:
+def rejection(invalid: Case) -> TidegateError:
     with pytest.raises(TidegateError) as caught:
-        declare(wrong)
+        declare(invalid)
     return caught.value
 
 
 @pytest.fixture
-def all_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that every operator exists."""
+def every_operator_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not reject plans whose operators are not supported yet."""
     monkeypatch.setattr("tidegate.compile.compiler.Compiled.unrunnable", ())
 
 
-def test_a_source_and_a_query() -> None:
-    found = declare(case("SELECT id FROM t;"))
-    assert found.script == (
+def test_sources_and_the_query_become_statements() -> None:
+    declared = declare(case("SELECT id FROM t;"))
+    assert declared.script == (
         "CREATE SOURCE `t` (\n"
         "    `id` INT,\n"
         "    `ts` TIMESTAMP,\n"
@@ -48,12 +48,12 @@ def test_a_source_and_a_query() -> None:
         "CREATE STREAM result AS\n"
         "SELECT id FROM t;\n"
     )
-    assert (found.stream, found.changelog) == ("result", ChangelogKind.APPEND)
-    assert found.source("T").watermark is not None
+    assert (declared.stream, declared.changelog) == ("result", ChangelogKind.APPEND)
+    assert declared.source("T").watermark is not None
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows", "signed"),
+    ("kind", "rows", "carries_op"),
     [
         ("stream", (), False),
         ("changelog", (), True),
@@ -62,25 +62,27 @@ def test_a_source_and_a_query() -> None:
         ("versioned_upsert", ({"_op": "+U", "id": 1},), True),
     ],
 )
-def test_kinds(kind: str, rows: tuple[Row, ...], signed: bool) -> None:
+def test_kind_decides_whether_rows_carry_op(
+    kind: str, rows: tuple[Row, ...], carries_op: bool
+) -> None:
     keyed = source("other", kind, primary_key=("id",) if "ver" in kind or "up" in kind else ())
-    given = CaseSource(**{**vars(keyed), "rows": rows})
-    found = declare(case("SELECT id FROM t", source(), given)).source("other")
-    assert found.options["changelog"] is signed
-    assert found.primary_key == keyed.primary_key
+    with_rows = CaseSource(**{**vars(keyed), "rows": rows})
+    declared = declare(case("SELECT id FROM t", source(), with_rows)).source("other")
+    assert declared.options["changelog"] is carries_op
+    assert declared.primary_key == keyed.primary_key
 
 
-def test_a_source_that_is_emptied_carries_op() -> None:
+def test_rows_of_a_source_with_delete_all_carry_op() -> None:
     keyed = source(kind="upsert", primary_key=("id",))
-    found = declare(case("SELECT id, ts FROM t", keyed, steps=(DeleteAll(("t",)),)))
-    assert found.source("t").options["changelog"] is True
+    declared = declare(case("SELECT id, ts FROM t", keyed, steps=(DeleteAll(("t",)),)))
+    assert declared.source("t").options["changelog"] is True
 
 
-def test_lookup_tables(all_built: None) -> None:
+def test_lookup_tables_carry_op_only_with_delete_all(every_operator_supported: None) -> None:
     table = CaseSource("k", "lookup", (("id", "INT"), ("name", "STRING")), primary_key=("id",))
-    found = declare(case("SELECT t.id, k.name FROM t JOIN k ON t.id = k.id", source(), table))
-    assert "CREATE LOOKUP TABLE `k` (\n    `id` INT,\n    `name` STRING," in found.script
-    assert not found.source("k").carries_op
+    declared = declare(case("SELECT t.id, k.name FROM t JOIN k ON t.id = k.id", source(), table))
+    assert "CREATE LOOKUP TABLE `k` (\n    `id` INT,\n    `name` STRING," in declared.script
+    assert not declared.source("k").carries_op
     query = "SELECT t.id, k.name FROM t JOIN k ON t.id = k.id"
     assert declare(case(query, source(), table, steps=(DeleteAll(("k",)),))).source("k").carries_op
 
@@ -94,49 +96,52 @@ def test_lookup_tables(all_built: None) -> None:
         ("SELECT id FROM t EMIT CHANGES", "changelog", "SELECT id FROM t EMIT CHANGES;\n"),
     ],
 )
-def test_emit_is_added_where_there_is_none(query: str, emit: str | None, end: str) -> None:
+def test_emit_is_added_to_a_query_without_one(query: str, emit: str | None, end: str) -> None:
     assert declare(case(query, emit=emit)).script.endswith("AS\n" + end)
 
 
 COUNTS = "SELECT window_start, count(*) AS n FROM t GROUP BY TUMBLE(ts, INTERVAL '5' SECOND)"
 
 
-def test_lateness_is_added(all_built: None) -> None:
-    found = declare(case(COUNTS, allowed_lateness_ms=70, late_rows=({"id": 1},)))
+def test_lateness_is_added_to_a_query_without_it(every_operator_supported: None) -> None:
+    declared = declare(case(COUNTS, allowed_lateness_ms=70, late_rows=({"id": 1},)))
     end = (
         "EMIT ON WINDOW CLOSE\nALLOW LATENESS INTERVAL '70' MILLISECOND\nLATE DATA TO late_rows;\n"
     )
-    assert found.script.endswith(f"SECOND)\n{end}")
-    assert found.late_stream == "late_rows"
-    own = COUNTS + " EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '1' SECOND LATE DATA TO mine"
-    found = declare(case(own, allowed_lateness_ms=70, late_rows=({"id": 1},)))
-    assert found.script.endswith(f"AS\n{own};\n")
-    assert found.late_stream == "mine"
+    assert declared.script.endswith(f"SECOND)\n{end}")
+    assert declared.late_stream == "late_rows"
+    query = COUNTS + " EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '1' SECOND LATE DATA TO mine"
+    declared = declare(case(query, allowed_lateness_ms=70, late_rows=({"id": 1},)))
+    assert declared.script.endswith(f"AS\n{query};\n")
+    assert declared.late_stream == "mine"
 
 
-def test_where_nothing_can_be_late_only_the_count_is_checked() -> None:
-    found = declare(case("SELECT id FROM t", late_rows=({"id": 1},)))
-    assert found.late_stream is None
+def test_a_query_that_cannot_emit_late_rows_has_no_late_stream() -> None:
+    declared = declare(case("SELECT id FROM t", late_rows=({"id": 1},)))
+    assert declared.late_stream is None
 
 
-def test_names_that_are_taken() -> None:
+def test_the_stream_gets_an_unused_name() -> None:
     sources = (source("result"), source("late_rows"))
     assert declare(case("SELECT id FROM result", *sources)).stream == "result_"
 
 
-def test_nothing_is_late_without_a_watermark_model() -> None:
-    found = declare(case("SELECT id FROM t", watermark_model="none")).source("t")
-    assert found.watermark is not None
-    assert found.watermark.delay_us == LONG_DELAY_MS * 1000
+def test_watermark_model_none_has_a_long_delay() -> None:
+    declared = declare(case("SELECT id FROM t", watermark_model="none")).source("t")
+    assert declared.watermark is not None
+    assert declared.watermark.delay_us == LONG_DELAY_MS * 1000
 
 
-def test_explicit_watermarks_hide_their_rows() -> None:
-    found = declare(case("SELECT id FROM t", source(marks=(Mark(0, 5),))))
-    assert found.source("t").name == "t_with_marks"
-    assert "SELECT `id`, `ts` FROM `t_with_marks` WHERE _mark IS NULL" in found.script
+def test_rows_of_explicit_watermarks_are_hidden_from_the_query() -> None:
+    declared = declare(
+        case("SELECT id FROM t", source(explicit_watermarks=(ExplicitWatermark(0, 5),)))
+    )
+    assert declared.source("t").name == "t_with_watermarks"
+    select = "SELECT `id`, `ts` FROM `t_with_watermarks` WHERE _is_watermark IS NULL"
+    assert select in declared.script
 
 
-def test_the_state_ttl_of_the_case_is_set_on_the_stream(all_built: None) -> None:
+def test_the_state_ttl_of_the_case_is_set_on_the_stream(every_operator_supported: None) -> None:
     join = "SELECT t.id FROM t JOIN u ON t.id = u.id"
     sources = (source(), source("u"))
     assert rejection(case(join, *sources)).code == "TG-407"
@@ -144,19 +149,19 @@ def test_the_state_ttl_of_the_case_is_set_on_the_stream(all_built: None) -> None
     assert "CREATE STREAM result WITH (state_ttl = '2 hours') AS" in script
 
 
-def test_upserts_know_their_key(all_built: None) -> None:
-    found = declare(case(COUNTS + " EMIT ON UPDATE"))
-    assert (found.changelog, found.key) == (ChangelogKind.UPSERT, ("window_start",))
+def test_upserts_have_a_key(every_operator_supported: None) -> None:
+    declared = declare(case(COUNTS + " EMIT ON UPDATE"))
+    assert (declared.changelog, declared.key) == (ChangelogKind.UPSERT, ("window_start",))
 
 
-def test_what_is_not_built_is_rejected_before_anything_runs() -> None:
+def test_unsupported_functions_are_rejected_before_the_run() -> None:
     assert (
         rejection(case("SELECT count(*) OVER (ORDER BY ts GROUPS 1 PRECEDING) AS n FROM t")).code
         == "TG-501"
     )
 
 
-def test_a_wrong_query_is_rejected_with_all_its_errors() -> None:
+def test_an_invalid_query_is_rejected() -> None:
     error = rejection(case("SELECT idd FROM t ORDER BY ts"))
     assert error.code == "TG-301"
 
@@ -172,10 +177,10 @@ def scripted(stream: str) -> Case:
     return Case("c", Path("c.yaml"), (), script=SCRIPT, stream=stream, expected_rows=())
 
 
-def test_a_script_is_run_as_it_is() -> None:
-    found = declare(scripted("S"))
-    assert found.script == SCRIPT
-    assert found.stream == "s"
+def test_a_script_is_not_changed() -> None:
+    declared = declare(scripted("S"))
+    assert declared.script == SCRIPT
+    assert declared.stream == "s"
     assert declare(scripted("bad")).stream == "bad"
 
 

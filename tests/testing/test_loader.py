@@ -1,4 +1,4 @@
-"""Case files: what is read, and how everything else is rejected."""
+"""Case files: fields and defaults, and rejections of invalid files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tidegate.testing.case import (
     ExpectDelta,
     ExpectDropped,
     ExpectWatermark,
+    ExplicitWatermark,
     LateReference,
-    Mark,
     Restart,
 )
-from tidegate.testing.fields import LONG_DELAY_MS, MARK_COLUMN
+from tidegate.testing.fields import LONG_DELAY_MS, WATERMARK_COLUMN
 from tidegate.testing.loader import Skips, find_cases
 from tidegate.testing.runner import epochs_of
 
@@ -37,8 +37,8 @@ TIMED = {
 }
 
 
-def write(folder: Path, content: Any = None, /, name: str = "case.json", **fields: Any) -> Path:
-    path = folder / name
+def write(directory: Path, content: Any = None, /, name: str = "case.json", **fields: Any) -> Path:
+    path = directory / name
     if content is None:
         content = {"sources": [SOURCE], "query": "SELECT id FROM t", "expected_rows": [], **fields}
         content = {key: value for key, value in content.items() if value is not ...}
@@ -46,15 +46,15 @@ def write(folder: Path, content: Any = None, /, name: str = "case.json", **field
     return path
 
 
-def rejection(folder: Path, content: Any = None, /, **fields: Any) -> TidegateError:
+def rejection(directory: Path, content: Any = None, /, **fields: Any) -> TidegateError:
     with pytest.raises(TidegateError) as caught:
-        load_case(write(folder, content, **fields))
+        load_case(write(directory, content, **fields))
     assert caught.value.code == "TG-701"
     assert "case." in caught.value.message, "the message names the file"
     return caught.value
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_a_case_without_steps_is_one_epoch(tmp_path: Path) -> None:
     case = load_case(write(tmp_path))
     assert (case.name, case.watermark_model, case.flush) == ("case", "per_batch", True)
     assert epochs_of(case) == (Add((("t", ({"id": 1}, {"id": 2})),)), EndOfInput())
@@ -65,10 +65,10 @@ def test_yaml_is_the_same_format(tmp_path: Path) -> None:
     text += "query: SELECT id FROM t\nsteps: [{add: {t: [{id: 1}]}}, {expect_all: [{id: 1}]}]\n"
     case = load_case(write(tmp_path, text, name="case.yaml"))
     assert case.steps == (Add((("t", ({"id": 1},)),)), ExpectAll(({"id": 1},)))
-    assert not case.flush, "a script of steps says itself when the input ends"
+    assert not case.flush, "steps end the input explicitly"
 
 
-def test_every_step(tmp_path: Path) -> None:
+def test_all_steps_are_read(tmp_path: Path) -> None:
     steps = [
         {"add": [{"source": "T", "rows": [{"ID": 1}]}]},
         {"expect_delta": [{"_op": "+I", "id": 1}, {"_diff": -2, "id": 1}]},
@@ -94,14 +94,14 @@ def test_every_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "place", "hint"),
+    ("fields", "message", "hint"),
     [
         ({"expcted_rows": []}, "expcted_rows: unknown field", "did you mean expected"),
-        ({"query": ...}, "query: expected a text, found nothing", ""),
-        ({"state_ttl": 5}, "state_ttl: expected a text, found 5", ""),
-        ({"query": 5}, "query: expected a text, found 5", ""),
+        ({"query": ...}, "query: expected a string, found nothing", ""),
+        ({"state_ttl": 5}, "state_ttl: expected a string, found 5", ""),
+        ({"query": 5}, "query: expected a string, found 5", ""),
         ({"ordered": "yes"}, 'ordered: expected true or false, found "yes"', ""),
-        ({"allowed_lateness_ms": -1}, "allowed_lateness_ms: expected a whole number", ""),
+        ({"allowed_lateness_ms": -1}, "allowed_lateness_ms: expected a non-negative", ""),
         (
             {"emit": "updates"},
             'emit: expected window_close | update | changelog, found "upd',
@@ -109,7 +109,7 @@ def test_every_step(tmp_path: Path) -> None:
         ),
         ({"watermark_model": "per_rwo"}, "watermark_model: expected per_row |", "per_row"),
         ({"watermark_model": "per_key"}, "watermark_model: expected per_row |", ""),
-        ({"expected_rows": ...}, "the case expects nothing", "expected_rows"),
+        ({"expected_rows": ...}, "the case has no expectation", "expected_rows"),
         ({"expected_rows": {}}, "expected_rows: expected a list of rows, found a mapping", ""),
         ({"expected_rows": [1]}, "expected_rows[0]: expected a row", ""),
         ({"expected_rows_file": "x.jsonl"}, "expected expected_rows or expected_rows_file", ""),
@@ -117,68 +117,76 @@ def test_every_step(tmp_path: Path) -> None:
         ({"late_rows": [{"source": "t", "row_index": 2}]}, "expected an index below 2", ""),
         ({"late_rows": [{"source": "u", "row_index": 0}]}, "unknown source u", "sources: t"),
         ({"sources": []}, "sources: expected at least one source", ""),
-        ({"sources": [SOURCE, SOURCE]}, "sources[1].name: t is the name of two", ""),
+        ({"sources": [SOURCE, SOURCE]}, "sources[1].name: duplicate source t", ""),
         ({"stream": "x"}, "stream: unknown field", ""),
         ({"steps": []}, "steps: expected at least one step", ""),
         ({"steps": [{}]}, "steps[0]: expected one action, found none", ""),
         ({"steps": [{"adds": []}]}, "steps[0].adds: unknown field", "did you mean add"),
         ({"steps": [{"restart": False}]}, "steps[0].restart: expected true", ""),
         ({"steps": [{"add": {"u": []}}]}, "steps[0].add[0].source: unknown source u", "t"),
-        ({"steps": [{"add": {"t": [{"id": 9}]}}]}, "sources[0].rows: expected the 1 rows", "add"),
+        ({"steps": [{"add": {"t": [{"id": 9}]}}]}, "sources[0].rows: the rows differ", "add"),
         ({"steps": [{"expect_delta": [{"id": 1}]}]}, "expect_delta[0]: expected _op or", ""),
         ({"steps": [{"expect_dropped": None}]}, "expected a number of rows", ""),
-        ({"steps": [{"end_of_input": True}, {"add": {"t": []}}]}, "steps[1]: nothing can be", ""),
+        ({"steps": [{"end_of_input": True}, {"add": {"t": []}}]}, "steps[1]: the input has", ""),
         ({"steps": [{"delete_all": 3}]}, "delete_all: expected the name of a source", ""),
-        ({"skip": ""}, 'skip: expected a text, found ""', ""),
+        ({"skip": ""}, 'skip: expected a string, found ""', ""),
     ],
 )
-def test_rejected(tmp_path: Path, fields: dict[str, Any], place: str, hint: str) -> None:
+def test_invalid_fields_are_rejected(
+    tmp_path: Path, fields: dict[str, Any], message: str, hint: str
+) -> None:
     error = rejection(tmp_path, **fields)
-    assert place in error.message
+    assert message in error.message
     assert hint in (error.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("changes", "place", "hint"),
+    ("changes", "message", "hint"),
     [
         ({"kind": "table"}, "sources[0].kind: expected stream | changelog", ""),
         ({"schema": None}, "sources[0].schema: expected a list, found nothing", ""),
         ({"schema": []}, "sources[0].schema: expected at least one column", ""),
-        ({"schema": [{"name": "id"}]}, "sources[0].schema[0].type: expected a text", ""),
+        ({"schema": [{"name": "id"}]}, "sources[0].schema[0].type: expected a string", ""),
         ({"rows": [{"idd": 1}]}, "sources[0].rows[0].idd: t has no such column", "mean id"),
-        ({"rows": [{"_op": "-D", "id": 1}]}, "kind stream takes only +I, found -D", "changelog"),
+        ({"rows": [{"_op": "-D", "id": 1}]}, "kind stream accepts only +I, found -D", "changelog"),
         ({"kind": "changelog", "rows": [{"_op": "I"}]}, "rows[0]._op: expected one of +I", ""),
         ({"rows_file": "a.jsonl"}, "sources[0].rows: expected rows or rows_file, found both", ""),
         ({"rows": None, "rows_file": "a.jsonl"}, "rows_file: file a.jsonl was not found", ""),
         ({"time_column": "tss"}, "time_column: tss is not a column", ""),
-        ({"kind": "upsert"}, "primary_key: expected the key of a source of kind upsert", ""),
+        ({"kind": "upsert"}, "primary_key: required for a source of kind upsert", ""),
         ({"primary_key": ["x"]}, "primary_key: x is not a column", "id"),
-        ({"explicit_watermarks": [{}]}, "explicit_watermarks: expected a time_column", ""),
+        ({"explicit_watermarks": [{}]}, "explicit_watermarks: requires time_column", ""),
     ],
 )
-def test_rejected_sources(tmp_path: Path, changes: dict[str, Any], place: str, hint: str) -> None:
+def test_invalid_sources_are_rejected(
+    tmp_path: Path, changes: dict[str, Any], message: str, hint: str
+) -> None:
     error = rejection(tmp_path, sources=[{**SOURCE, **changes}])
-    assert place in error.message
+    assert message in error.message
     assert hint in (error.hint or "")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("case.json", "{", "line 1: is not JSON"),
+        ("case.json", "{", "line 1: invalid JSON"),
         ("case.json", "[]", "expected a mapping, found a list"),
-        ("case.json", '{"name": "a", "name": "b"}', "name: is given twice"),
-        ("case.yaml", "a: [", "line 1: is not YAML"),
-        ("case.yaml", "steps:\n - restart: true\n   restart: true", "line 3: is not YAML: restart"),
+        ("case.json", '{"name": "a", "name": "b"}', "name: duplicate field"),
+        ("case.yaml", "a: [", "line 1: invalid YAML"),
+        (
+            "case.yaml",
+            "steps:\n - restart: true\n   restart: true",
+            "line 3: invalid YAML: duplicate field restart",
+        ),
         ("case.yaml", "", "expected a mapping, found nothing"),
-        ("case.yaml", "- !!python/object:os.system {}", "is not YAML"),
+        ("case.yaml", "- !!python/object:os.system {}", "invalid YAML"),
     ],
 )
-def test_broken_files(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_malformed_files_are_rejected(tmp_path: Path, name: str, text: str, message: str) -> None:
     assert message in rejection(tmp_path, text, name=name).message
 
 
-def test_rows_files_are_found_beside_the_case_or_above(tmp_path: Path) -> None:
+def test_rows_files_are_found_next_to_the_case_or_above(tmp_path: Path) -> None:
     inner = tmp_path / "cases" / "area"
     inner.mkdir(parents=True)
     source = {**SOURCE, "rows": None, "rows_file": "data/t.jsonl"}
@@ -188,7 +196,7 @@ def test_rows_files_are_found_beside_the_case_or_above(tmp_path: Path) -> None:
     assert load_case(path).sources[0].rows == ({"id": 7}, {"id": 8})
     (inner / "data").mkdir()
     (inner / "data" / "t.jsonl").write_text('{"id": 1}\n{"id"\n', "utf-8")
-    with pytest.raises(TidegateError, match=r"t\.jsonl: line 2: is not JSON"):
+    with pytest.raises(TidegateError, match=r"t\.jsonl: line 2: invalid JSON"):
         load_case(path)
 
 
@@ -199,12 +207,12 @@ def test_a_script_replaces_schema_and_query(tmp_path: Path) -> None:
     assert load_case(write(tmp_path, content)).rows_of("t") == ({"id": 1},)
     assert "emit: unknown" in rejection(tmp_path, {**content, "emit": "update"}).message
     assert "sources[0].schema" in rejection(tmp_path, {**content, "sources": [SOURCE]}).message
-    assert "stream: expected a text" in rejection(tmp_path, {**content, "stream": None}).message
+    assert "stream: expected a string" in rejection(tmp_path, {**content, "stream": None}).message
 
 
-def test_late_rows_by_place_or_as_rows(tmp_path: Path) -> None:
-    late = [{"source": "t", "row_index": 1, "why": "closed", "window": "[0, 5)"}, {"id": 5}]
-    case = load_case(write(tmp_path, late_rows=late))
+def test_late_rows_are_references_or_rows(tmp_path: Path) -> None:
+    late_rows = [{"source": "t", "row_index": 1, "why": "closed", "window": "[0, 5)"}, {"id": 5}]
+    case = load_case(write(tmp_path, late_rows=late_rows))
     assert case.late_rows == (LateReference("t", 1), {"id": 5})
 
 
@@ -214,54 +222,56 @@ def test_the_state_ttl_of_a_query_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("watermark", ["1970-01-01T00:00:05", "1970-01-01T00:00:05Z", 5000])
 def test_an_explicit_watermark_becomes_a_hidden_row(tmp_path: Path, watermark: Any) -> None:
-    marks = [{"row_index": 1, "watermark": watermark}]
+    explicit_watermarks = [{"row_index": 1, "watermark": watermark}]
     rows = [{"id": 1, "ts": "1970-01-01T00:00:01"}, {"id": 2, "ts": None}, {"id": 3, "ts": None}]
-    source = {**TIMED, "rows": rows, "explicit_watermarks": marks}
+    source = {**TIMED, "rows": rows, "explicit_watermarks": explicit_watermarks}
     case = load_case(write(tmp_path, sources=[source], watermark_model="explicit"))
-    assert case.sources[0].marks == (Mark(1, 5000),)
+    assert case.sources[0].explicit_watermarks == (ExplicitWatermark(1, 5000),)
     first, second, _ = epochs_of(case)
     assert isinstance(first, Add) and isinstance(second, Add)
     assert first.rows[0][1][:2] == (rows[0], rows[1])
     hidden = first.rows[0][1][2]
-    assert hidden[MARK_COLUMN] is True
+    assert hidden[WATERMARK_COLUMN] is True
     assert hidden["ts"].timestamp() * 1000 == 5000 + LONG_DELAY_MS
     assert second.rows == (("t", (rows[2],)),)
 
 
 @pytest.mark.parametrize(
-    ("mark", "place"),
+    ("watermark", "message"),
     [
         ([1, 5000], "explicit_watermarks[0]: expected a mapping, found a list"),
         ({"row": 1, "watermark": 5}, "explicit_watermarks[0].row: unknown field"),
-        ({"row_index": "1", "watermark": 5}, "[0].row_index: expected a whole number"),
+        ({"row_index": "1", "watermark": 5}, "[0].row_index: expected an integer"),
         ({"row_index": 1, "watermark": "soon"}, "[0].watermark: expected a time or milliseconds"),
     ],
 )
-def test_invalid_explicit_watermarks_are_rejected(tmp_path: Path, mark: Any, place: str) -> None:
-    source = {**TIMED, "rows": [], "explicit_watermarks": [mark]}
-    assert place in rejection(tmp_path, sources=[source]).message
+def test_invalid_explicit_watermarks_are_rejected(
+    tmp_path: Path, watermark: Any, message: str
+) -> None:
+    source = {**TIMED, "rows": [], "explicit_watermarks": [watermark]}
+    assert message in rejection(tmp_path, sources=[source]).message
 
 
-def test_skips_beside_the_cases(tmp_path: Path) -> None:
+def test_skips_are_read_next_to_the_cases_and_above(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     (tmp_path / "skips.yaml").write_text("case: not built yet\n", "utf-8")
     path = write(inner)
-    assert find_cases([tmp_path, path]) == [path], "skips.yaml is no case; a file counts once"
+    assert find_cases([tmp_path, path]) == [path], "skips.yaml is not a case; a file counts once"
     assert Skips().apply(load_case(path)).skip == "not built yet"
-    own = load_case(write(inner, skip="for a reason of its own"))
-    assert Skips().apply(own).skip == "for a reason of its own"
+    case_with_skip = load_case(write(inner, skip="own reason"))
+    assert Skips().apply(case_with_skip).skip == "own reason"
     (tmp_path / "skips.yaml").write_text("case:\n", "utf-8")
-    with pytest.raises(TidegateError, match=r"skips\.yaml: case: expected the reason"):
+    with pytest.raises(TidegateError, match=r"skips\.yaml: case: expected a reason"):
         Skips().apply(load_case(write(inner)))
     (tmp_path / "skips.yaml").unlink()
     (tmp_path / "other.yaml").write_text("case: elsewhere\n", "utf-8")
     assert Skips(tmp_path / "other.yaml").apply(load_case(write(inner))).skip == "elsewhere"
 
 
-def test_data_beside_cases_is_no_case(tmp_path: Path) -> None:
-    for folder in ("tests", "orders", ".tidegate/streams"):
-        (tmp_path / folder).mkdir(parents=True)
+def test_data_next_to_cases_is_ignored(tmp_path: Path) -> None:
+    for directory in ("tests", "orders", ".tidegate/streams"):
+        (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "orders" / "rows.json").write_text('{"id": 1}\n{"id": 2}\n', "utf-8")
     (tmp_path / "orders" / "row.json").write_text('{"id": 1}\n', "utf-8")
     (tmp_path / "compose.yaml").write_text("services: {}\n", "utf-8")
@@ -271,10 +281,10 @@ def test_data_beside_cases_is_no_case(tmp_path: Path) -> None:
     yaml = write(tmp_path / "tests", "sources: []\n", name="of_yaml.yaml")
     assert find_cases([tmp_path]) == [broken, case, yaml]
     data = tmp_path / "orders" / "rows.json"
-    assert find_cases([data]) == [data], "a file that is named is meant"
+    assert find_cases([data]) == [data], "a file in the arguments is always a case"
 
 
-def test_a_script_of_a_file_takes_rows_of_the_case_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_script_file_reads_rows_of_the_case_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "streams.sql").write_text(
         """
         CREATE SOURCE IF NOT EXISTS o (id BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) -- here
@@ -288,9 +298,9 @@ def test_a_script_of_a_file_takes_rows_of_the_case_and_writes_nothing(tmp_path: 
     rows = [{"id": 1}]
     content = {"script_file": "streams.sql", "stream": "s", "expected_rows": rows}
     path = write(tmp_path, {**content, "sources": [{"name": "o", "rows": rows}]})
-    found = load_case(path)
-    assert found.script is not None and "/nowhere" not in found.script
-    catalog = Compiler(CONNECTORS).compile(found.script).catalog
+    case = load_case(path)
+    assert case.script is not None and "/nowhere" not in case.script
+    catalog = Compiler(CONNECTORS).compile(case.script).catalog
     assert catalog.names() == ["o", "bad", "g", "s"]
     source = catalog.get("o")
     assert isinstance(source, Source) and source.insertable and source.options["max_future"] is None

@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from tests.testing.test_runner import World
+from tests.testing.test_runner import FakePipeline
 from tidegate.testing import main, report
 
 SOURCE = {"name": "t", "schema": [{"name": "n", "type": "BIGINT"}], "rows": [{"n": 1}]}
 
 
-def write(folder: Path, name: str, **fields: Any) -> Path:
+def write(directory: Path, name: str, **fields: Any) -> Path:
     case = {"sources": [SOURCE], "query": "SELECT n FROM t", "expected_rows": [{"n": 1}], **fields}
-    path = folder / f"{name}.json"
+    path = directory / f"{name}.json"
     path.write_text(json.dumps(case), "utf-8")
     return path
 
 
 @pytest.fixture(autouse=True)
-def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fresh world for each case instead of Spark."""
-    monkeypatch.setattr(report._SharedSpark, "open", lambda self, path: World().open(path))
+def use_fake_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each case on a new fake pipeline instead of Spark."""
+    monkeypatch.setattr(report._SharedSpark, "open", lambda self, path: FakePipeline().open(path))
 
 
-def test_all_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passed_cases_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "one")
     write(tmp_path, "two")
     assert main([tmp_path]) == 0
@@ -51,14 +51,14 @@ def test_a_failure_shows_its_diff(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
 
 
-def test_what_is_not_built_fails(
+def test_an_unsupported_query_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "count", query="SELECT histogram_numeric(n, 3) AS n FROM t", emit="changelog")
     assert main([tmp_path]) == 1
     first, *middle, last = capsys.readouterr().out.splitlines()
     assert any("histogram_numeric(n, 3)" in line for line in middle), (
-        "its place in the SQL is shown"
+        "the output shows the position in the SQL"
     )
     assert first.startswith(
         "FAIL count: TG-501: the aggregate histogram_numeric cannot run on streams yet"
@@ -93,7 +93,7 @@ def test_an_invalid_file_does_not_stop_the_others(
     assert last == "1 passed, 1 failed, 0 skipped"
 
 
-def test_nothing_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_case_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([tmp_path]) == 2
     assert "no case found" in capsys.readouterr().out
     assert main([tmp_path / "nowhere"]) == 2
