@@ -82,10 +82,10 @@ class GroupByOperator:
 
 
 class GroupState(Protocol):
-    """How the state of groups is stored, as tables that start with the pane, the hash and the keys.
+    """The stored state of groups, as tables that start with the pane, the hash and the keys.
 
-    A *change* is what rows add to groups or retract from them. An *update* is what is stored of a
-    change.
+    A *change* has the additions and retractions of some rows, by group. An *update* is the stored
+    form of a change.
     """
 
     @property
@@ -98,13 +98,13 @@ class GroupState(Protocol):
         """Merge changes."""
 
     def to_update(self, state: Tables, change: Tables) -> Tables:
-        """Return what to store of a change; `state` is the state of its groups after it."""
+        """Convert a change to an update; `state` is the state of its groups after the change."""
 
     def combine_updates(self, tables: Tables) -> Tables:
         """Merge updates, in the order in which they were stored."""
 
     def current(self, tables: Tables) -> Tables:
-        """Return the groups or rows that exist, from all changes or updates of a group, merged."""
+        """Return the groups or rows that exist after merging all changes or updates of a group."""
 
     def drop_unknown_retractions(self, old: Tables, change: Tables) -> tuple[Tables, int]:
         """Remove retractions of rows that do not exist from a change, and count them."""

@@ -308,7 +308,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Panes:
-    """How panes form windows. `kind` is TUMBLE, HOP, CUMULATE or DUE.
+    """The panes of windows. `kind` is TUMBLE, HOP, CUMULATE or DUE.
 
     DUE stands for groups that the watermark closes without a window function in this GROUP BY, for
     example by the end of a window of an earlier query. The pane of a row is then the time at which
@@ -406,7 +406,7 @@ class Panes:
 
 # ---- Layout: from evaluated groups to the output columns of the operator
 
-# The start of the window, if it does not follow from its end.
+# The column with the window start, if it cannot be computed from the end.
 START = "_start"
 
 
@@ -461,8 +461,9 @@ class Layout:
 
 # ---- Pre-aggregation in Spark SQL, with a GROUP BY before the operator
 #
-# Spark's generated code aggregates rows faster than Python can receive them. It is possible if
-# every call has partial aggregates in SQL, nothing is retracted, and late rows need not be kept.
+# Spark's generated code aggregates rows faster than Python can receive them. Spark pre-aggregates
+# if all calls have partial aggregates in SQL, rows are never retracted, and the stream does not
+# emit late rows.
 
 
 def partial_sql(

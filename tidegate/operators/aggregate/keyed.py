@@ -37,8 +37,8 @@ from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
 # ---- EMIT EVERY: changes are pending until the next emission
 #
 # The changes of an epoch are appended without reading the pending ones, so an epoch costs its
-# input. Changes of a group that is about to be deleted, because its window closes or its time to
-# live is over, are emitted early.
+# input. Changes of a group that is deleted, because its window closes or its time to live ends, are
+# emitted immediately.
 
 
 class PendingChanges:
@@ -76,7 +76,7 @@ class PendingChanges:
 
     @property
     def due_us(self) -> int | None:
-        """When the changes are to be emitted; None if there are none."""
+        """The processing time at which the changes are emitted; None if there are none."""
         last_us = self.state.meta.get("emitted_us")
         return last_us + self.every_us if last_us is not None and self.store.rows else None
 
@@ -91,7 +91,7 @@ class PendingChanges:
         return tables
 
     def pop_closed(self, limit_us: int) -> Tables:
-        """Remove and return the changes of windows that end by then."""
+        """Remove and return the changes of windows that end at or before `limit_us`."""
         tables = self.store.load(self.store.due_hashes(limit_us))
         self.store.drop_due(limit_us)
         masks = [int_column(table, PANE) <= limit_us for table in tables]
@@ -220,13 +220,13 @@ class KeyedAggregate(GroupByOperator):
             self.limits.check(self.name, gauges)
 
     def _combine(self, tables: Tables) -> Tables:
-        """Merge what some runs have of each group: with `at_end` changes, otherwise updates."""
+        """Merge the changes (with `at_end`) or updates of each group in some runs."""
         group_state = self.group_state
         merge = group_state.combine if self.at_end else group_state.combine_updates
         return self._with_touches(tables, merge)
 
     def _combine_all(self, tables: Tables) -> Tables:
-        """Merge what all runs have of each group."""
+        """Merge the changes or updates of each group in all runs."""
         return self._with_touches(self._combine(tables), self.group_state.current)
 
     def _with_touches(self, tables: Tables, merge: Callable[[Tables], Tables]) -> Tables:
@@ -287,7 +287,7 @@ class KeyedAggregate(GroupByOperator):
     def _expire_groups(
         self, store: SortedRunStore, pending: PendingChanges | None, epoch_time: EpochTime
     ) -> list[pa.Table]:
-        """Delete groups whose time to live is over; return their pending changes."""
+        """Delete groups whose time to live has ended; return their pending changes."""
         ttl = self.time_to_live
         if ttl is None:
             return []

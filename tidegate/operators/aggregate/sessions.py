@@ -56,7 +56,7 @@ class SessionAggregate(GroupByOperator):
     name: str = "session_aggregate"
 
     def __post_init__(self) -> None:
-        # Retracting a row can split a session, and a partial session does not know where.
+        # Retracting a row can split a session; a partial session does not have its single rows.
         assert not self.spec.retracts, "use UpdatingSessions if rows can be retracted"
 
     @cached_property
@@ -240,7 +240,7 @@ class SessionAggregate(GroupByOperator):
         epoch_time: EpochTime,
         output: StepOutput,
     ) -> Tables:
-        """Return the new sessions, without those that have closed and touch no stored session."""
+        """Return the new sessions without closed ones that do not merge with a stored session."""
         rows: pa.Table | None = None
         if self.late_rows is not None:
             empty = self.late_rows.input_schema.empty_table()
@@ -269,7 +269,7 @@ class SessionAggregate(GroupByOperator):
     def _touches_open_session(
         self, store: SortedRunStore, new: Tables, is_closed: Mask, limit_us: int
     ) -> Mask:
-        """Return which of the new sessions merge into a session that is open or still kept."""
+        """Return which of the new sessions merge into a stored session."""
         stored = store.load(hashes_of(new[0])[is_closed])[0]
         both = pa.concat_tables([stored, new[0]])
         first, last = self._first_and_last(both)
@@ -284,7 +284,7 @@ class SessionAggregate(GroupByOperator):
         assert self.late_rows is not None, "the stream has a late stream"
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
         by_session = with_pane(rows, self.session_starts(rows, times, times))
-        # Sessions of several tasks may have merged: a row belongs to the one that covers it.
+        # Sessions of several tasks may have merged; a row belongs to the one that contains it.
         in_late_session = find_rows(late, by_session, self.aggregator.by) >= 0
         late_rows = rows.filter(pa.array(in_late_session))
         starts = np.asarray(late_rows.column(PANE).to_numpy(), np.int64)
@@ -315,7 +315,7 @@ class UpdatingSessions(GroupByOperator):
 
     @cached_property
     def sessions(self) -> SessionAggregate:
-        """The aggregation of the rows that exist."""
+        """The aggregation of the rows that have not been retracted."""
         spec = replace(self.spec, retracts=False)
         return SessionAggregate(spec, self.gap_us, self.layout, self.lateness_us, self.early)
 
@@ -330,7 +330,7 @@ class UpdatingSessions(GroupByOperator):
         return (self.row_state.schemas,)
 
     def to_partials(self, rows: pa.Table) -> Tables:
-        """Return rows as they are: whether they are late is decided row by row."""
+        """Return rows without pre-aggregation, because lateness is decided for each row."""
         return (self.row_state.select(rows),)
 
     def combine_partials(self, tables: Tables) -> Tables:

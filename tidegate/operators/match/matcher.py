@@ -1,10 +1,9 @@
 """The operator of MATCH_RECOGNIZE: sorts the rows of partitions and emits their matches.
 
-A row waits, by its time, until the watermark has passed it. From then on its position in the
-partition is known. The state of a partition, by the hash of its keys, has the rows from the first
-one at which a match may still start, and as many rows before it as conditions can see. They are
-searched again when rows of the partition arrive, and when the watermark proves that no later row
-can be in a match.
+A row waits until the watermark has passed its time. From then on its position in the partition is
+known. The state of a partition starts with the first row at which a match may still start, preceded
+by the rows that conditions can read before it. The rows are searched again when rows of the
+partition arrive, and when the watermark proves that no later row can be in a match.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ BOOL = pa.bool_()
 
 @dataclass(frozen=True)
 class RowMeasure:
-    """The value of one row, navigated to as in `search.NavigatedValue`."""
+    """The value of one row of a match, selected as in `search.NavigatedValue`."""
 
     value: int
     type: pa.DataType
@@ -109,9 +108,12 @@ class MeasureEvaluator:
         return Aggregator(GroupSpec((), tuple(item.filtered_call for item in self.aggregates)))
 
     def columns(
-        self, rows: pa.Table, matches: Sequence[PatternMatch], begins: Sequence[int]
+        self, rows: pa.Table, matches: Sequence[PatternMatch], partition_starts: Sequence[int]
     ) -> list[pa.Array | pa.ChunkedArray]:
-        """Return a column per measure; `begins` is the first row of each match's partition."""
+        """Return a column per measure.
+
+        `partition_starts` has the first row of the partition of each match.
+        """
         aggregates = iter(self._aggregate(rows, matches)) if self.aggregates else iter(())
         columns = []
         for item in self.measures:
@@ -121,7 +123,7 @@ class MeasureEvaluator:
             indices = np.full(len(matches), -1, np.int64)
             for number, match in enumerate(matches):
                 row = navigate(match.rows(item.variables), item.last, item.offset, item.back)
-                indices[number] = row if row >= begins[number] else -1
+                indices[number] = row if row >= partition_starts[number] else -1
             columns.append(take_or_null(rows.column(f"v{item.value}"), indices))
         return columns
 
@@ -187,7 +189,7 @@ class MatchSpec:
 
     @property
     def fields(self) -> list[pa.Field]:
-        """The columns that both arriving and stored rows have, after their hash."""
+        """The columns after the hash that arriving and stored rows have in common."""
         orders = [pa.field(f"o{index}", item.type) for index, item in enumerate(self.orders)]
         values = [pa.field(f"v{index}", kind) for index, kind in enumerate(self.values)]
         return [*self.key_fields, pa.field(TIME, INT), *orders, *values]
@@ -237,14 +239,14 @@ class MatchOperator:
 
     @cached_property
     def waiting_schema(self) -> pa.Schema:
-        """A row that waits for the watermark, with its number in the order of arrival."""
+        """The schema of a row that waits for the watermark, with its arrival number."""
         return arrival.stored_schema(self._fields)
 
     @cached_property
     def stored_schema(self) -> pa.Schema:
-        """A row that the watermark has passed, and whether a match may start there.
+        """The schema of a row that the watermark has passed. A match may start at it if it is open.
 
-        Its pane is the watermark from which the rows of the partition must be searched again.
+        Its pane is the watermark at which the rows of the partition must be searched again.
         """
         return pa.schema([*self.waiting_schema, pa.field(IS_OPEN, pa.bool_())])
 
@@ -344,7 +346,7 @@ class MatchOperator:
     def _expire_and_touch(
         self, state: KeyGroupState, store: SortedRunStore, rows: pa.Table, epoch_time: EpochTime
     ) -> None:
-        """Drop partitions whose time to live is over, and extend it for those with new rows."""
+        """Drop partitions whose time to live has ended; restart it for those with new rows."""
         ttl = self.time_to_live
         if ttl is None:
             return
@@ -385,7 +387,7 @@ class _PartitionSearch:
         self.search = Search(spec.program, columns, self.times.tolist())
         self.matches: list[PatternMatch] = []
         # The first row of the partition of each match.
-        self.begins: list[int] = []
+        self.partition_starts: list[int] = []
 
     def run(self) -> tuple[pa.Table, pa.Table]:
         """Return the matches, and the rows to store."""
@@ -393,14 +395,14 @@ class _PartitionSearch:
         is_stored, is_open = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
         due_us = np.full(total, END_US, np.int64)
         was_open = to_flags(self.rows.column(IS_OPEN))
-        begins = np.flatnonzero(np.diff(self.ids, prepend=-1))
-        for begin, stop in zip(begins.tolist(), [*begins[1:].tolist(), total], strict=True):
-            first = begin + int(np.count_nonzero(~was_open[begin:stop]))
-            row = self._find_matches(first, begin, stop)
-            is_stored[max(begin, row - self.spec.rows_back) : stop] = True
+        starts = np.flatnonzero(np.diff(self.ids, prepend=-1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), total], strict=True):
+            first = start + int(np.count_nonzero(~was_open[start:stop]))
+            row = self._find_matches(first, start, stop)
+            is_stored[max(start, row - self.spec.rows_back) : stop] = True
             is_open[row:stop] = True
             if row < stop and self.spec.program.within_us is not None:
-                due_us[begin:stop] = self.times[row] + self.spec.program.within_us
+                due_us[start:stop] = self.times[row] + self.spec.program.within_us
         schema = self.operator.stored_schema
         hidden = {PANE: pa.array(due_us), IS_OPEN: pa.array(is_open)}
         columns = [
@@ -409,22 +411,22 @@ class _PartitionSearch:
         stored = pa.table(columns, schema=schema).filter(pa.array(is_stored))
         return self._result(), stored
 
-    def _find_matches(self, row: int, begin: int, stop: int) -> int:
-        """Collect the matches of a partition; returns the row at which the next one may start."""
+    def _find_matches(self, row: int, start: int, stop: int) -> int:
+        """Collect the matches of a partition; return the row at which the next one may start."""
         while row < stop:
-            result = self.search.match_at(row, begin, stop, self._is_complete(row))
+            result = self.search.match_at(row, start, stop, self._is_complete(row))
             if result == UNDECIDED:
                 return row
             if isinstance(result, PatternMatch):
                 self.matches.append(result)
-                self.begins.append(begin)
+                self.partition_starts.append(start)
                 row = self.spec.next_start(result)
             else:
                 row += 1
         return row
 
     def _is_complete(self, row: int) -> bool:
-        """Return whether no row that arrives later can be in a match that starts here."""
+        """Return whether no row that arrives later can be in a match that starts at this row."""
         within_us = self.spec.program.within_us
         watermark_us = self.epoch_time.watermark_us
         assert watermark_us is not None, "the watermark has passed rows"
@@ -440,12 +442,12 @@ class _PartitionSearch:
         firsts = pa.array([match.first for match in self.matches])
         keys = [self.rows.column(item.name).take(firsts) for item in self.spec.key_fields]
         evaluator = self.spec.measure_evaluator
-        measures = evaluator.columns(self.rows, self.matches, self.begins)
+        measures = evaluator.columns(self.rows, self.matches, self.partition_starts)
         return pa.table([*keys, *measures], schema=schema)
 
 
 def _plain_values(column: pa.ChunkedArray) -> list[Any]:
-    """Return values as conditions compare them: times, dates and intervals are integers."""
+    """Return values for conditions, which compare times, dates and intervals as integers."""
     array = as_array(column)
     kind = array.type
     if pa.types.is_date32(kind):

@@ -1,9 +1,9 @@
 """Backtracking search for the match of a row pattern that starts at a row.
 
-A pattern is a program. A step takes a row for a variable, or forks: the alternative that the
-pattern prefers is tried first, and the other one if that fails. So the first match found is the
-preferred one that SQL asks for. If an alternative needs a row that may still arrive, the search is
-undecided, unless a preferred alternative has already led to a match.
+A pattern is a program. A step matches a row with a variable, or forks: the preferred alternative of
+the pattern is tried first, and the other one if it fails. So the first match is the preferred match
+of the SQL standard. If an alternative needs a row that may still arrive, the search is undecided,
+unless a preferred alternative has already led to a match.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Scalar(Protocol):
 
 @dataclass(frozen=True)
 class Input:
-    """One of the inputs."""
+    """One input of a condition."""
 
     index: int
 
@@ -56,7 +56,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class AsDouble:
-    """An integer or a decimal as a double."""
+    """The conversion of an integer or a decimal to a double."""
 
     input: Scalar
 
@@ -66,7 +66,7 @@ class AsDouble:
 
 
 def double_order(value: Any) -> Any:
-    """Return the key by which doubles are compared: NaN is larger than all numbers."""
+    """Return a sort key for doubles in which NaN is larger than all numbers."""
     return (1, 0.0) if value != value else (0, value)
 
 
@@ -241,15 +241,15 @@ MAX_STEPS = 20_000_000
 
 @dataclass(frozen=True)
 class Take:
-    """Take a row for a variable, then go on with another step."""
+    """Match a row with a variable, then continue with another step."""
 
     variable: int
-    then: int
+    next_step: int
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Go on with a step, and with another one if that fails."""
+    """Continue with the first step; if it fails, with the second."""
 
     first: int
     second: int
@@ -267,8 +267,8 @@ Step = Take | Fork | Accept
 class NavigatedValue:
     """A value of another row: FIRST or LAST with an offset, then PREV by `back` rows.
 
-    `group` are the variables whose rows count. `missing` is the value of the current row to read if
-    that row does not exist.
+    FIRST and LAST refer to the rows of the variables in `group`. If the row does not exist, the
+    value `missing` of the current row is used.
     """
 
     value: int
@@ -316,7 +316,7 @@ class CompiledCondition:
 
 @dataclass(frozen=True)
 class Program:
-    """A pattern. `conditions` are by variable; `groups` are sets of variables (SUBSET)."""
+    """A compiled pattern. `conditions` are by variable; `groups` are sets of variables (SUBSET)."""
 
     steps: tuple[Step, ...]
     start: int
@@ -330,7 +330,7 @@ class Program:
 
     @cached_property
     def values(self) -> tuple[int, ...]:
-        """The values that conditions read."""
+        """The numbers of the values that conditions read."""
         values = {item.value for item in self._inputs if item.value is not None}
         for item in self._inputs:
             if not isinstance(item, RunningAggregate) and item.missing is not None:
@@ -372,7 +372,7 @@ UNDECIDED = "undecided"
 
 
 class Search:
-    """Searches sorted rows; `columns` has the values that conditions read, by number."""
+    """Searches sorted rows. `columns` has the values that conditions read, by number."""
 
     def __init__(
         self, program: Program, columns: dict[int, list[Any]], times: Sequence[int]
@@ -380,10 +380,10 @@ class Search:
         self.program = program
         self.columns = columns
         self.times = times
-        self.begin = 0
-        # The rows taken so far: their variables, the rows by group, and the running aggregates.
-        self.taken: list[int] = []
-        self.group_rows: list[list[int]] = [[] for _ in program.groups]
+        self.partition_start = 0
+        # The rows matched so far: their variables, the rows by group, and running aggregates.
+        self.matched_variables: list[int] = []
+        self.rows_by_group: list[list[int]] = [[] for _ in program.groups]
         self.states: list[list[Any]] = [[] for _ in program.running]
         self.tests = [self._compile_test(condition) for condition in program.conditions]
         self.groups_of = [
@@ -396,17 +396,17 @@ class Search:
         ]
 
     def match_at(
-        self, first: int, begin: int, stop: int, complete: bool
+        self, first: int, partition_start: int, stop: int, complete: bool
     ) -> PatternMatch | str | None:
         """Return the match that starts at row `first`, None, or UNDECIDED.
 
-        The partition has the rows from `begin` to before `stop`. `complete`: no row that arrives
-        later can be in the match.
+        The partition has the rows from `partition_start` to before `stop`. If `complete`, no row
+        that arrives later can be in the match.
         """
-        self.begin = begin
+        self.partition_start = partition_start
         self._backtrack(0)
         result = self._run(first, stop, complete)
-        return PatternMatch(first, tuple(self.taken)) if result is True else result
+        return PatternMatch(first, tuple(self.matched_variables)) if result is True else result
 
     def _run(self, first: int, stop: int, complete: bool) -> Any:
         steps, times, within_us = self.program.steps, self.times, self.program.within_us
@@ -440,34 +440,30 @@ class Search:
                     break
                 if not self._take(current.variable, row):
                     break
-                step, row = current.then, row + 1
+                step, row = current.next_step, row + 1
         return None
 
-    # Taken rows
-
     def _take(self, variable: int, row: int) -> bool:
-        """Take a row for a variable and return whether the condition holds.
+        """Match a row with a variable and return whether the condition holds.
 
-        The condition sees the row as taken.
+        The condition reads the match including this row.
         """
-        self.taken.append(variable)
+        self.matched_variables.append(variable)
         for group in self.groups_of[variable]:
-            self.group_rows[group].append(row)
+            self.rows_by_group[group].append(row)
         for number in self.running_of[variable]:
             self._advance(number, row)
         test = self.tests[variable]
         return test is None or test(row)
 
     def _backtrack(self, count: int) -> None:
-        """Give back rows until `count` rows are taken."""
-        while len(self.taken) > count:
-            variable = self.taken.pop()
+        """Remove rows from the match until `count` rows are left."""
+        while len(self.matched_variables) > count:
+            variable = self.matched_variables.pop()
             for group in self.groups_of[variable]:
-                self.group_rows[group].pop()
+                self.rows_by_group[group].pop()
             for number in self.running_of[variable]:
                 self.states[number].pop()
-
-    # Conditions
 
     def _compile_test(self, condition: CompiledCondition | None) -> Callable[[int], bool] | None:
         if condition is None:
@@ -489,18 +485,17 @@ class Search:
         other = item
         return lambda row: self._value(
             other,
-            navigate(self.group_rows[other.group], other.last, other.offset, other.back),
+            navigate(self.rows_by_group[other.group], other.last, other.offset, other.back),
             row,
         )
 
     def _value(self, item: NavigatedValue | CurrentValue, target: int, row: int) -> Any:
-        if target >= self.begin:
+        if target >= self.partition_start:
             return self.columns[item.value][target]
         return None if item.missing is None else self.columns[item.missing][row]
 
-    # Running aggregates have a state for each taken row of their group.
-
     def _advance(self, number: int, row: int) -> None:
+        """Append the state of a running aggregate, which has one for each row of its group."""
         aggregate, states = self.program.running[number], self.states[number]
         count, total = states[-1] if states else (0, None)
         value = 1 if aggregate.value is None else self.columns[aggregate.value][row]
@@ -526,7 +521,7 @@ class Search:
 
 
 def navigate(rows: Sequence[int], last: bool, offset: int, back: int) -> int:
-    """Return the row that a navigation leads to; a negative number if there is none."""
+    """Return the row that FIRST or LAST and PREV select; a negative number if there is none."""
     if offset >= len(rows):
         return -1
     return (rows[-1 - offset] if last else rows[offset]) - back

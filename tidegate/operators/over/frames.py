@@ -1,4 +1,4 @@
-"""The rows of partitions in the order of a window, and where their frames start and end."""
+"""The rows of partitions in the order of a window, and the bounds of their frames."""
 
 from __future__ import annotations
 
@@ -162,11 +162,11 @@ def _count_before(partitions: Ints, numbers: Numbers, targets: Numbers, side: st
     `right` also counts those that are equal.
     """
     count = len(partitions)
-    # Of equal numbers and targets, `left` sorts the targets first, `right` last.
-    turns = np.zeros(count, np.int64), np.full(count, -1 if side == "left" else 1)
+    # `left` sorts targets before equal numbers, `right` after them.
+    ties = np.zeros(count, np.int64), np.full(count, -1 if side == "left" else 1)
     order = np.lexsort(
         (
-            np.concatenate(turns),
+            np.concatenate(ties),
             np.concatenate([numbers, targets]),
             np.concatenate([partitions, partitions]),
         )

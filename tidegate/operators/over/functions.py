@@ -1,4 +1,4 @@
-"""Window functions and the states of their frames, given the rows of a partition in order."""
+"""Window functions and the states of their frames, over the sorted rows of partitions."""
 
 from __future__ import annotations
 
@@ -209,15 +209,18 @@ def _blocks_of_frames(
     tables = concat([tables for tables, _ in parts])
     sorted_tables = []
     for index, table in enumerate(tables):
-        turns = np.concatenate([turns[index] for _, turns in parts])
-        order = np.lexsort((turns, int_column(table, PANE)))
+        positions = np.concatenate([positions[index] for _, positions in parts])
+        order = np.lexsort((positions, int_column(table, PANE)))
         sorted_tables.append(table.take(pa.array(order)))
     return tuple(sorted_tables)
 
 
-def _take_blocks(level: Tables, nodes: Ints, frames: Ints, turn: int) -> tuple[Tables, list[Ints]]:
+def _take_blocks(
+    level: Tables, nodes: Ints, frames: Ints, position: int
+) -> tuple[Tables, list[Ints]]:
+    """Return the states of blocks, and for each state the position of its block in the frame."""
     tables = tuple(_take_states(table, nodes, frames)[0] for table in level)
-    return tables, [np.full(table.num_rows, turn, np.int64) for table in tables]
+    return tables, [np.full(table.num_rows, position, np.int64) for table in tables]
 
 
 def _cumulative_states(
@@ -303,11 +306,11 @@ def _fold_partitions(
     folded_rows, folded_states = [], []
     current = [as_array(state) for state in initial]
     partitions = np.arange(len(starts))
-    for turn in range(int((stops - starts).max(initial=0))):
-        has_row = starts[partitions] + turn < stops[partitions]
+    for number in range(int((stops - starts).max(initial=0))):
+        has_row = starts[partitions] + number < stops[partitions]
         partitions = partitions[has_row]
         current = [state.filter(pa.array(has_row)) for state in current]
-        rows = starts[partitions] + turn
+        rows = starts[partitions] + number
         pairs = [
             pa.concat_arrays([value, as_array(state).take(pa.array(rows))])
             for value, state in zip(current, states, strict=True)
@@ -422,7 +425,7 @@ class OverSpec:
 
     @cached_property
     def frame_groups(self) -> tuple[FrameGroup, ...]:
-        """The aggregates by ORDER BY, frame and whether they are order-sensitive."""
+        """The aggregates, grouped by ORDER BY, frame and sensitivity to the order of additions."""
         members: dict[tuple[int, Frame, bool], list[tuple[int, AggregateCall]]] = {}
         for index, function in enumerate(self.functions):
             if function.call is not None:
@@ -440,8 +443,6 @@ class OverSpec:
             for (sort, frame, order_sensitive), calls in members.items()
         )
 
-    # Rows in order
-
     def sort_rows(self, rows: pa.Table, partitions: Ints, sort: int, arrival: Ints) -> SortedRows:
         """Sort rows by partition, one of the ORDER BYs, and arrival."""
         by = [sort_codes(rows.column(f"o{o}"), self.orders[o]) for o in self.sorts[sort]]
@@ -450,14 +451,12 @@ class OverSpec:
     def frame_bounds(
         self, frame: Frame, rows: pa.Table, positions: SortedRows, sort: int
     ) -> tuple[Ints, Ints]:
-        """Return where the frames of sorted rows start and end."""
+        """Return the start and end positions of the frames of sorted rows."""
         values = None
         if not frame.by_rows and (frame.start or frame.end):
             order = self.sorts[sort][0]
             values = frame_values(rows.column(f"o{order}"), self.orders[order])
         return frame_bounds(frame, positions, values)
-
-    # Results
 
     def evaluate_partitions(self, rows: pa.Table, partitions: Ints, arrival: Ints) -> pa.Table:
         """Append the results of all functions to the rows of complete partitions."""
@@ -515,7 +514,8 @@ def evaluate_rank(
 ) -> pa.Array:
     """Return the rank of each row.
 
-    `rows_before` and `peer_groups_before` count what is not in `positions` anymore, by row.
+    `rows_before` and `peer_groups_before` count, for each row, the rows and peer groups of its
+    partition that have been dropped from the state.
     """
     zeros = np.zeros(positions.rows, np.int64)
     rows_before = zeros if rows_before is None else rows_before

@@ -1,4 +1,4 @@
-"""What the state of OVER keeps of a partition, and for how long."""
+"""The stored state of partitions for OVER, and when it expires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.operators.operator import Tables
 from tidegate.operators.over.functions import FrameGroup, OverSpec
 from tidegate.operators.watermark import END_US
 
-# The id of a partition, and how many of its rows and peer groups are not stored anymore.
+# The id of a partition, and the numbers of its rows and peer groups that have been dropped.
 ID, ROWS_BEFORE, PEER_GROUPS_BEFORE = "_id", "_before", "_groups"
 # The watermark that passed a row, and whether the row has been emitted.
 TIME, EMITTED = "_time", "_done"
@@ -25,7 +25,7 @@ ENDS = "_ends"
 
 @dataclass(frozen=True)
 class FrameReach:
-    """How many rows, and how much time, functions can see before and after a row."""
+    """The rows and the time before and after a row that functions can read."""
 
     rows_back: int = 0
     rows_ahead: int = 0
@@ -42,7 +42,8 @@ class FrameReach:
             if function.shift is not None:
                 rows.append(function.shift)
             elif frame is not None:
-                offsets = [int(at) for at in (frame.start, frame.end) if at is not None]
+                bounds = (frame.start, frame.end)
+                offsets = [int(bound) for bound in bounds if bound is not None]
                 assert frame.end is not None, "no frame ends with the partition"
                 (rows if frame.by_rows else times).extend(offsets)
         ranks = any(function.is_rank for function in spec.functions)
@@ -53,8 +54,8 @@ class FrameReach:
 class PartitionHistory:
     """The stored tables: partitions, their last rows, and the bags of cumulative frames.
 
-    A partition row has the counts of dropped rows and the states of cumulative frames over the rows
-    that no later row sees one by one.
+    The row of a partition has the counts of its dropped rows, and the states of cumulative frames
+    over rows that no later row reads individually.
     """
 
     spec: OverSpec
@@ -68,7 +69,7 @@ class PartitionHistory:
 
     @cached_property
     def by_time(self) -> bool:
-        """Whether only rows are needed, for a time that depends on nothing else."""
+        """Whether the state consists only of rows that expire by their time."""
         reach = self.reach
         by_rows = reach.rows_back or reach.rows_ahead or reach.ranks
         return not (self.cumulative_groups or by_rows)
@@ -80,7 +81,7 @@ class PartitionHistory:
 
     @cached_property
     def partition_schema(self) -> pa.Schema:
-        """A partition; its pane is the watermark from which it is not needed."""
+        """The schema of a partition. Its pane is the watermark at which it expires."""
         hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
         counts = [pa.field(name, INT) for name in (ID, ROWS_BEFORE, PEER_GROUPS_BEFORE)]
         return pa.schema([*hidden, *self.spec.key_fields, *counts, *self._state_fields])
@@ -99,19 +100,19 @@ class PartitionHistory:
 
     @cached_property
     def row_schema(self) -> pa.Schema:
-        """A row that later rows can see, or that waits for the rows after it."""
+        """The schema of a row that later rows can read, or that waits for the rows after it."""
         hidden = [pa.field(name, INT) for name in (PANE, HASH, ID, TIME, SEQ)]
         return pa.schema([*hidden, pa.field(EMITTED, pa.bool_()), *self.row_fields])
 
     @property
     def row_fields(self) -> list[pa.Field]:
-        """The columns of a row that functions read or that are emitted."""
+        """The columns of a row that functions read or that the operator emits."""
         spec = self.spec
         return [*spec.order_fields, *spec.argument_fields, *spec.column_fields]
 
     @cached_property
     def bag_schemas(self) -> tuple[pa.Schema, ...]:
-        """The bags of all cumulative frames."""
+        """The schemas of the bags of all cumulative frames."""
         hidden = [pa.field(name, INT) for name in (PANE, HASH, ID)]
         schemas = []
         for group in self.cumulative_groups:
@@ -132,12 +133,12 @@ class PartitionHistory:
         return (partitions, *others)
 
     def new_partitions(self, firsts: pa.Table, next_id: int) -> pa.Table:
-        """Return new partitions, given one row of each."""
+        """Create the partitions of these rows, one row per partition."""
         count = firsts.num_rows
         zeros = pa.array(np.zeros(count, np.int64))
         expiry = np.full(count, END_US, np.int64)
         if self.has_closing_key:
-            # The last rows wait for frames that extend past the end of their partition.
+            # Frames can extend past the end of the partition; their rows wait until then.
             expiry = int_column(firsts, ENDS) + self.reach.time_ahead
         values = {PANE: pa.array(expiry), ID: pa.array(np.arange(next_id, next_id + count))}
         zero_columns = {ROWS_BEFORE, PEER_GROUPS_BEFORE}
@@ -154,8 +155,6 @@ class PartitionHistory:
             else:
                 columns.append(pa.nulls(count, item.type))
         return pa.table(columns, schema=self.partition_schema)
-
-    # States of cumulative frames
 
     def cumulative_states(self, number: int, partitions: pa.Table, bags: Tables) -> Tables:
         """Return the stored states of a frame group; their pane is the index of the partition."""
@@ -182,13 +181,13 @@ class PartitionHistory:
         return tuple(tables)
 
     def bags_of(self, number: int, bags: Tables) -> Tables:
-        """Return the bags of one frame group among those of all."""
+        """Select the bags of one frame group."""
         groups = self.cumulative_groups
         first = sum(len(group.aggregator.bags) for group in groups[:number])
         return bags[first : first + len(groups[number].aggregator.bags)]
 
     def stored_bags(self, number: int, states: Tables, partitions: pa.Table) -> list[pa.Table]:
-        """Return the bags of states by index of partition as they are stored."""
+        """Convert the bags of states, by index of the partition, to their stored schemas."""
         stored = []
         for table, schema in zip(states[1:], self.bags_of(number, self.bag_schemas), strict=True):
             indices = pa.array(int_column(table, PANE))
@@ -201,7 +200,7 @@ class PartitionHistory:
 
 
 def state_rows_column(number: int) -> str:
-    """Return the column that counts the rows of the partition that are in a stored state."""
+    """Return the column with the number of rows that are contained in a stored state."""
     return f"g{number}_from"
 
 

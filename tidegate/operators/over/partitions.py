@@ -22,7 +22,7 @@ from tidegate.operators.top_n.window import select_arrivals
 
 @dataclass(frozen=True)
 class WholePartitions:
-    """Evaluates window functions over all rows of a partition, where top-N keeps the first ones."""
+    """Evaluates window functions over all rows of a partition, as a `PartitionEvaluator`."""
 
     spec: OverSpec
 

@@ -3,8 +3,8 @@
 A row waits, by its time, until the watermark has passed it. From then on its position in the
 partition is known, because no row can arrive before it.
 
-The state of partitions is in sorted runs, by the hash of their keys: how many rows have been
-dropped, the states of cumulative frames, and the last rows, as many as later rows can see.
+Partitions are stored in sorted runs by the hash of their keys. The state of a partition has the
+number of dropped rows, the states of cumulative frames, and the last rows that later rows can read.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
-# ---- One epoch of some partitions: emit rows, and keep what later rows can see
+# ---- One epoch of some partitions: emit rows, and store the rows that later rows can read
 
-# A row that has been emitted, one that is due, and one that others see before it is due.
-_OLD, _DUE, _AHEAD = 0, 1, 2
+# A row that has been emitted, one that is due, and one that other rows read before it is due.
+_EMITTED, _DUE, _AHEAD = 0, 1, 2
 
 
 def advance_partitions(
@@ -91,7 +91,7 @@ def advance_partitions(
     is_visible = ahead_partitions >= 0
     stored_partitions = _find_by_id(partitions, stored[1])
     status = [
-        np.where(to_flags(stored[1].column(EMITTED)), _OLD, _DUE),
+        np.where(to_flags(stored[1].column(EMITTED)), _EMITTED, _DUE),
         np.full(due.num_rows, _DUE),
         np.full(int(is_visible.sum()), _AHEAD),
     ]
@@ -155,7 +155,7 @@ def _row_names(history: PartitionHistory) -> list[str]:
 
 
 def _as_rows(history: PartitionHistory, waiting: pa.Table) -> pa.Table:
-    """Return waiting rows as rows of a partition; their pane is the watermark that passes them."""
+    """Convert waiting rows, whose pane is the watermark that passes them, to stored rows."""
     names = [PANE if name == TIME else name for name in _row_names(history)]
     schema = pa.schema([history.row_schema.field(name) for name in _row_names(history)])
     return waiting.select(names).rename_columns(_row_names(history)).cast(schema)
@@ -163,7 +163,7 @@ def _as_rows(history: PartitionHistory, waiting: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, eq=False)
 class _PartitionEpoch:
-    """One epoch of partitions: their sorted rows, with the status and the partition of each."""
+    """The partitions with input in one epoch, and their sorted rows with a status for each."""
 
     history: PartitionHistory
     partitions: pa.Table
@@ -174,21 +174,19 @@ class _PartitionEpoch:
     limit_us: int
     ended: bool
 
-    # Positions
-
     @cached_property
     def partition_of(self) -> Ints:
-        """The index of the partition of each row."""
+        """The index of each row's partition."""
         return self.positions.partitions
 
     @cached_property
     def starts(self) -> Ints:
-        """Where each partition starts; one without rows is empty."""
+        """The position of the first row of each partition."""
         return np.searchsorted(self.partition_of, np.arange(self.partitions.num_rows))
 
     @cached_property
     def stops(self) -> Ints:
-        """Where the rows ahead of each partition start, which is the end of the others."""
+        """The end of the rows of each partition, without the rows ahead."""
         indices = np.arange(self.partitions.num_rows)
         ends = np.searchsorted(self.partition_of, indices, "right")
         ahead = self.partition_of[self.status == _AHEAD]
@@ -197,7 +195,7 @@ class _PartitionEpoch:
 
     @cached_property
     def is_emitted(self) -> Mask:
-        """Which rows are emitted in this epoch."""
+        """A mask of the rows that are emitted in this epoch."""
         reach = self.history.reach
         has_following = self.positions.positions + reach.rows_ahead < self.positions.ends
         is_emitted: Mask = (self.status == _DUE) & (has_following | self.ended)
@@ -205,12 +203,12 @@ class _PartitionEpoch:
 
     @cached_property
     def waiting(self) -> Ints:
-        """The due rows that wait for the rows that follow them."""
+        """The positions of due rows that wait for the rows after them."""
         return np.flatnonzero((self.status == _DUE) & ~self.is_emitted)
 
     @cached_property
     def frames(self) -> dict[FrameGroup, tuple[Ints, Ints]]:
-        """Where the frame of each row starts and ends; cumulative frames start after the state."""
+        """The bounds of each row's frame. Cumulative frames start after the rows in the state."""
         spec = self.history.spec
         frames = {}
         for group in spec.frame_groups:
@@ -230,7 +228,7 @@ class _PartitionEpoch:
 
     @cached_property
     def state_stops(self) -> list[Ints]:
-        """Up to where rows move into the stored states, by cumulative frame and partition."""
+        """The positions up to which rows are added to the stored states, by cumulative frame."""
         result = []
         for number, group in enumerate(self.history.cumulative_groups):
             stops = self._stops_of_later_frames(group)
@@ -240,7 +238,7 @@ class _PartitionEpoch:
         return result
 
     def _stops_of_later_frames(self, group: FrameGroup) -> Ints:
-        """Return up to where rows are in the frames of all rows that are not due yet."""
+        """Return the position up to which the frames of all rows that are not due contain rows."""
         end = group.frame.end
         assert end is not None, "no frame ends with the partition"
         if group.frame.by_rows:
@@ -257,11 +255,9 @@ class _PartitionEpoch:
         counts: Ints = np.bincount(partitions, minlength=self.partitions.num_rows)
         return counts
 
-    # Output
-
     @cached_property
     def _states(self) -> dict[FrameGroup, Tables]:
-        """The states of the frames of emitted rows, then the states to store by partition."""
+        """The states of the frames of emitted rows, followed by the states to store."""
         emitted = np.flatnonzero(self.is_emitted)
         states = {}
         for group, (starts, ends) in self.frames.items():
@@ -301,8 +297,6 @@ class _PartitionEpoch:
         order = np.lexsort((int_column(rows, SEQ), int_column(rows, TIME)))
         return result.take(pa.array(order))
 
-    # State
-
     def stored_tables(self) -> Tables:
         """Return the stored tables of the partitions after this epoch."""
         first = self._first_stored
@@ -322,7 +316,7 @@ class _PartitionEpoch:
 
     @cached_property
     def _first_stored(self) -> Ints:
-        """The first row of each partition that a later row can see."""
+        """The first row of each partition that a later row can read."""
         reach = self.history.reach
         first = self.stops - reach.rows_back
         if reach.time_back:
@@ -365,13 +359,13 @@ class _PartitionEpoch:
             column = hidden[item.name] if item.name in hidden else rows.column(item.name)
             if item.name[0] == "c":
                 # Functions do not read the columns that are only emitted.
-                kept = np.where(is_emitted, -1, np.arange(len(positions)))
-                column = take_or_null(column, kept)
+                indices_or_null = np.where(is_emitted, -1, np.arange(len(positions)))
+                column = take_or_null(column, indices_or_null)
             columns.append(as_array(column))
         return pa.table(columns, schema=self.history.row_schema)
 
     def _expiry_us(self, times: Ints) -> Ints:
-        """Return the watermarks from which no row can see rows of these times."""
+        """Return the watermarks from which no row can read rows of these times."""
         reach = self.history.reach
         return times + reach.time_back + reach.time_ahead
 
@@ -455,7 +449,7 @@ class OverOperator:
 
     @property
     def waiting_schema(self) -> pa.Schema:
-        """A row that waits for the watermark, with its number in the order of arrival."""
+        """The schema of a row that waits for the watermark, with its arrival number."""
         return arrival.stored_schema(self._fields)
 
     @property
@@ -537,7 +531,7 @@ class OverOperator:
     def _split_by_watermark(
         self, waiting: TimeBucketStore, rows: pa.Table, watermark_us: int
     ) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """Return due rows, passed rows that due rows may see, and the new rows that wait.
+        """Return due rows, passed rows that due rows can read, and the new rows that wait.
 
         Passed rows that are not due stay in the store of waiting rows.
         """
@@ -552,14 +546,14 @@ class OverOperator:
         return passed.filter(pa.array(is_due)), passed.filter(pa.array(~is_due)), rest
 
     def _limit_us(self, watermark_us: int) -> int:
-        """Return up to which pane the watermark has passed frames that extend in time."""
+        """Return the largest pane whose rows are due: the watermark has passed their frames."""
         return watermark_us if watermark_us == END_US else watermark_us - self.reach.time_ahead
 
     def _emit(
         self, store: SortedRunStore, due: pa.Table, ahead: pa.Table, epoch_time: EpochTime
     ) -> list[pa.Table]:
         """Emit due rows whose frame is complete, and update the stored partitions."""
-        assert epoch_time.watermark_us is not None, "without a watermark no row is due"
+        assert epoch_time.watermark_us is not None, "rows become due only by the watermark"
         ended = epoch_time.ended
         emitted: list[pa.Table] = []
         emits_waiting = epoch_time.just_ended and self.reach.rows_ahead > 0
@@ -599,7 +593,7 @@ class OverOperator:
             store.append((ttl.touch([rows], epoch_time.now_us), *empty_tables))
 
     def _drop_expired(self, store: SortedRunStore, epoch_time: EpochTime) -> None:
-        """Drop partitions whose time to live is over."""
+        """Drop partitions whose time to live has ended."""
         ttl = self.time_to_live
         if ttl is None:
             return

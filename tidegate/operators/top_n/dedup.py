@@ -2,8 +2,8 @@
 
 By arrival, the first row is emitted at once. By event time it waits until the watermark has passed
 it, so that no earlier row can arrive. Later rows of the key are duplicates and are dropped. An
-emitted key is stored until the watermark says that no more rows of it can arrive, or until its time
-to live is over, which restarts with every duplicate.
+emitted key is stored until the watermark proves that no more rows of it can arrive, or until its
+time to live ends. Each duplicate restarts the time to live.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ class Deduplicate:
     ttl_us: int | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
-    # The column with the start of the window of a row, for late rows.
+    # The column with the window start of a row, for late rows.
     start: str | None = None
     name: str = "deduplicate"
 
     def __post_init__(self) -> None:
-        assert self.ranking.limit == 1 and self.ranking.function == ROW_NUMBER, "the first row"
-        assert self.by_event_time or not self.ranking.order, "other orders need the watermark"
+        is_first_row = self.ranking.limit == 1 and self.ranking.function == ROW_NUMBER
+        assert is_first_row, "deduplication is row_number() = 1"
+        assert self.by_event_time or not self.ranking.order, "without event time, order is arrival"
 
     @property
     def output(self) -> pa.Schema:
@@ -68,7 +69,7 @@ class Deduplicate:
 
     @property
     def _arrival_schema(self) -> pa.Schema:
-        """An arriving row; SEEN also counts the rows that were dropped before the shuffle."""
+        """The schema of an arriving row. SEEN also counts rows dropped before the shuffle."""
         return self.ranking.arrival_schema.append(pa.field(SEEN, INT))
 
     @property
@@ -78,7 +79,7 @@ class Deduplicate:
 
     @property
     def key_ranking(self) -> Ranking:
-        """The ranking of the rows of a key with any pane."""
+        """The ranking of the rows of a key, whatever their pane."""
         return replace(self.ranking, by_pane=False)
 
     @property
@@ -90,7 +91,7 @@ class Deduplicate:
 
     @property
     def _key_schema(self) -> pa.Schema:
-        """An emitted key, with the watermark that closes it or the time of its last row."""
+        """The schema of an emitted key: with a time to live its touches, otherwise its pane."""
         ttl = self.time_to_live
         if ttl is not None:
             return ttl.schema

@@ -1,4 +1,4 @@
-"""Updating top-N: the changes of the first rows of each partition, or the result at the end."""
+"""Updating top-N: emits the changes of each partition's first rows, or the result at the end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class UpdatingTopN:
     ttl_us: int | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
-    # The column with the start of the window of a row, for late rows.
+    # The column with the window start of a row, for late rows.
     start: str | None = None
     name: str = "top_n"
 
@@ -72,7 +72,7 @@ class UpdatingTopN:
 
     @property
     def _arrival_schema(self) -> pa.Schema:
-        """An arriving row; SEEN also counts the rows that were dropped before the shuffle."""
+        """The schema of an arriving row. SEEN also counts rows dropped before the shuffle."""
         schema = self.evaluator.arrival_schema
         if self.retracts:
             return schema.append(pa.field(OP, pa.string()))
@@ -148,7 +148,7 @@ class UpdatingTopN:
         return (rows,) if ttl is None else (ttl.keep_latest(tables[0]), rows)
 
     def _cancel_retracted(self, rows: pa.Table) -> pa.Table:
-        """Drop pairs of a row and its retraction; a retraction alone stays until its row is met."""
+        """Drop pairs of a row and its retraction; keep retractions of rows that are not here."""
         seq, is_retraction = int_column(rows, SEQ), int_column(rows, WEIGHT) < 0
         if not is_retraction.any():
             return rows
@@ -168,8 +168,6 @@ class UpdatingTopN:
         previous_us = epoch_time.previous_watermark_us
         output.late += self.late_rows.with_window(late, self.start, previous_us)
         return self.evaluator.select(rows, self._arrival_schema)
-
-    # Changes
 
     def _update(
         self, store: SortedRunStore, new: pa.Table, epoch_time: EpochTime
@@ -196,7 +194,7 @@ class UpdatingTopN:
     def _append(
         self, store: SortedRunStore, rows: pa.Table, arrivals: pa.Table, epoch_time: EpochTime
     ) -> None:
-        """Store rows; all arrivals extend the life of their partitions, stored or not."""
+        """Store rows; all arrivals restart the time to live of their partitions."""
         ttl = self.time_to_live
         touches = () if ttl is None else (ttl.touch([arrivals], epoch_time.now_us),)
         store.append((*touches, rows))

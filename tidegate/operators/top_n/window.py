@@ -41,7 +41,7 @@ from tidegate.operators.operator import (
 from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
 
-# ---- What the top-N operators share: partitions, and which of their rows are in the result
+# ---- Ranking: the rows of partitions that are in the result; shared by the top-N operators
 
 _RANK_COLUMN = "_place"
 
@@ -62,7 +62,7 @@ class PartitionEvaluator(Protocol):
 
     @property
     def fields(self) -> list[pa.Field]:
-        """The columns that both arriving and stored rows have."""
+        """The columns that arriving and stored rows have in common."""
 
     @property
     def arrival_schema(self) -> pa.Schema:
@@ -70,7 +70,7 @@ class PartitionEvaluator(Protocol):
 
     @property
     def stored_schema(self) -> pa.Schema:
-        """The schema of a stored row, with its number in the order of arrival."""
+        """The schema of a stored row, with its arrival number."""
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         """Return the columns of a schema, with canonical keys."""
@@ -92,8 +92,8 @@ class PartitionEvaluator(Protocol):
 class Ranking:
     """The first `limit` rows of each partition; columns are `k0`, …, `o0`, … and `c0`, ….
 
-    With `rank` the result has the rank as one more column. `by_pane`: the pane, the watermark that
-    closes a partition, is part of what identifies it.
+    With `rank` the result has an additional column with the rank. With `by_pane` the pane, which is
+    the watermark that closes a partition, is part of its key.
     """
 
     keys: tuple[pa.DataType, ...]
@@ -103,9 +103,9 @@ class Ranking:
     function: str = ROW_NUMBER
     rank: pa.DataType | None = None
     by_pane: bool = True
-    # The column with the limit of each row, if it is not the same for all: then all rows are kept.
+    # The column with the limit, if it differs between rows; then all rows are stored.
     limit_column: int | None = None
-    # Among rows that are equal in the order the last arrival is first, not the first arrival.
+    # Rank the last arrival of equal rows first, instead of the first arrival.
     latest: bool = False
 
     def __post_init__(self) -> None:
@@ -155,8 +155,8 @@ class Ranking:
     def prune_arrivals(self, rows: pa.Table) -> pa.Table:
         """Drop rows beyond the limit, in the order of the input.
 
-        If there is a column SEEN, the first row that stays in a partition takes over the counts of
-        those that are dropped.
+        If there is a column SEEN, the counts of dropped rows are added to the first remaining row
+        of their partition.
         """
         if rows.num_rows <= 1:
             return rows
@@ -200,12 +200,12 @@ class Ranking:
         return rank_rows(self.function, ids, by, arrivals)
 
     def diff(self, before: pa.Table, after: pa.Table) -> pa.Table:
-        """Return the changes between two results; a rank with another row is updated."""
+        """Return the changes between two results; a rank with a different row is updated."""
         rank = [self._rank_column] if self.rank is not None else []
         identity = [SEQ, *rank]
         is_new = find_rows(before, after, identity) < 0
-        is_gone = find_rows(after, before, identity) < 0
-        before, after = before.filter(pa.array(is_gone)), after.filter(pa.array(is_new))
+        is_deleted = find_rows(after, before, identity) < 0
+        before, after = before.filter(pa.array(is_deleted)), after.filter(pa.array(is_new))
         names = self.result_schema.names
         if self.function == ROW_NUMBER and (rank or self.limit == 1):
             names = [*self.partition_columns, *names]
@@ -221,18 +221,18 @@ def select_arrivals(rows: pa.Table, schema: pa.Schema, keys: Sequence[pa.Field])
 
 
 def _difference(before: pa.Table, after: pa.Table) -> pa.Table:
-    """Return `-D` for rows that are gone and `+I` for new rows; identical rows cancel out."""
+    """Return `-D` for deleted rows and `+I` for new rows; identical rows cancel out."""
     split = before.num_rows
     ids, count = identical_row_ids(pa.concat_tables([before, after]))
     before_ids, after_ids = ids[:split], ids[split:]
     common = np.minimum(
         np.bincount(before_ids, minlength=count), np.bincount(after_ids, minlength=count)
     )
-    is_gone, is_new = (
+    is_deleted, is_new = (
         rank_rows(ROW_NUMBER, table_ids, [])[0] > common[table_ids]
         for table_ids in (before_ids, after_ids)
     )
-    deleted, inserted = before.filter(pa.array(is_gone)), after.filter(pa.array(is_new))
+    deleted, inserted = before.filter(pa.array(is_deleted)), after.filter(pa.array(is_new))
     return pa.concat_tables([with_op(deleted, DELETE), with_op(inserted, INSERT)])
 
 
@@ -265,7 +265,7 @@ class WindowTopN:
 
     @property
     def _arrival_schema(self) -> pa.Schema:
-        """An arriving row; SEEN also counts the rows that were dropped before the shuffle."""
+        """The schema of an arriving row. SEEN also counts rows dropped before the shuffle."""
         return self.evaluator.arrival_schema.append(pa.field(SEEN, INT))
 
     @property
@@ -322,7 +322,7 @@ class WindowTopN:
         return self.evaluator.prune_arrivals(rows)
 
     def _results(self, parts: list[pa.Table]) -> list[pa.Table]:
-        """Return the results of closed windows by time: partitions keep the order of their rows."""
+        """Return the results of closed windows by time; rows of a partition keep their order."""
         rows = pa.concat_tables(parts)
         if not rows.num_rows:
             return []

@@ -31,8 +31,8 @@ class OverBag(BagAccumulator):
     def __init__(self, call: AggregateCall, plain: type[PlainAccumulator]) -> None:
         super().__init__(call)
         is_set = call.distinct or plain.always_distinct
-        why = "DISTINCT needs" if is_set else "rows are retracted, which needs"
-        require_groupable(call, f"{why} to compare values of")
+        reason = "DISTINCT needs" if is_set else "rows are retracted, which needs"
+        require_groupable(call, f"{reason} to compare values of")
         self.plain = plain(replace(call, distinct=False, filtered=False))
         self.null_argument = self.plain.null_argument
         # Whether repeated values are dropped before the plain aggregate sees them.

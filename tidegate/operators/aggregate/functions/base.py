@@ -113,11 +113,11 @@ class PlainAccumulator(Accumulator):
 
 
 class BagAccumulator(Accumulator):
-    """An aggregate function that reads all values of a group, from a table of their own.
+    """An aggregate function that reads all values of a group from a separate table.
 
-    A row of that table is a value and how often it occurs; `count_kernel` merges these counts. With
+    A row of that table is a value and its count; `count_kernel` merges the counts. With
     `order_sensitive` the values are in order of their first arrival; with `keeps_order` every
-    arrival is a separate row. Rows with NULL in a required value are left out.
+    arrival is a separate row. Rows with NULL in a required value are omitted.
     """
 
     # The plain aggregate that is used instead, over distinct values, if rows can be retracted.
@@ -174,12 +174,12 @@ def unsupported_call(call: AggregateCall, reason: str, hint: str | None = None) 
     return unsupported_error(f"{call.text} {reason}", hint)
 
 
-def require_groupable(call: AggregateCall, why: str) -> None:
+def require_groupable(call: AggregateCall, reason: str) -> None:
     """Reject argument types whose values cannot be compared for equality."""
     for kind in call.arguments:
         if not is_groupable(kind):
             hint = "use its parts, or to_json(…), as the argument."
-            raise unsupported_call(call, f"is not supported: {why} {kind}", hint)
+            raise unsupported_call(call, f"is not supported: {reason} {kind}", hint)
 
 
 def require_no_weights(weights: Column | None) -> None:

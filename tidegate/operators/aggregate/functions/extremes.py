@@ -358,7 +358,7 @@ def _ends_of_groups(ids: Ints, ends: Ints, groups: int) -> Ints:
 
 
 def _interpolate(position: Doubles, element: Elements) -> Doubles:
-    """Interpolate between two neighbors; equal ones are not computed with, as they may be ∞."""
+    """Interpolate between two neighbors. Equal ones are returned, because they may be ∞."""
     lower, higher = np.floor(position), np.ceil(position)
     below, above = element(lower.astype(np.int64)), element(higher.astype(np.int64))
     with np.errstate(invalid="ignore"):
