@@ -23,7 +23,7 @@ from tidegate.runtime.directory import DataDirectory
 from tidegate.session.functions import python_declaration
 from tidegate.session.results import listing
 from tidegate.session.saved_catalog import load_declarations, save_declarations
-from tidegate.spark.python_call import checked, of_rows_only
+from tidegate.spark.python_call import for_selected_rows, with_checks
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.expressions import calls_for_rows_only
@@ -353,7 +353,7 @@ NUMBERS = pa.array([1, None, 3], pa.int64())
     ],
 )
 def test_returns_the_result_of_a_function(call: Any, scalar: bool, expected: list[Any]) -> None:
-    assert checked("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS).to_pylist() == expected
+    assert with_checks("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS).to_pylist() == expected
 
 
 def test_calls_a_function_for_selected_rows_only() -> None:
@@ -363,7 +363,7 @@ def test_calls_a_function_for_selected_rows_only() -> None:
         calls.append(x.to_pylist())
         return pc.add(x, 1)
 
-    called = of_rows_only(checked("f", recorded, False, pa.int64(), "BIGINT"), pa.int64())
+    called = for_selected_rows(with_checks("f", recorded, False, pa.int64(), "BIGINT"), pa.int64())
     for selected, expected in (
         ([True, True, True], [2, None, 4]),
         ([True, None, False], [2, None, None]),
@@ -384,17 +384,21 @@ def failing(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("call", "scalar", "message"),
     [
-        (lambda x: x[:2], False, "f gave 2 values for 3 rows"),
-        (lambda x: [1, 2, 3], False, "f gave a list, not an Arrow array"),
-        (lambda x: pc.cast(x, pa.int32()), False, "f gave int32, and is declared to give BIGINT"),
-        (lambda x: "a", True, "f gave a value that is no BIGINT"),
+        (lambda x: x[:2], False, "f returned 2 values for 3 rows"),
+        (lambda x: [1, 2, 3], False, "f returned a list, not an Arrow array"),
+        (
+            lambda x: pc.cast(x, pa.int32()),
+            False,
+            "f returned int32, but its declared type is BIGINT",
+        ),
+        (lambda x: "a", True, "f returned a value that is not a BIGINT"),
         (lambda x: x + 1, True, "f failed: TypeError: unsupported operand"),
         (failing, False, r"f failed: KeyError: 'no\\nsuch key' \(test_functions.py, line \d+\)"),
     ],
 )
 def test_reports_invalid_results_and_failures(call: Any, scalar: bool, message: str) -> None:
     with pytest.raises(TidegateError, match=message) as caught:
-        checked("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS)
+        with_checks("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS)
     assert caught.value.code == "TG-510"
     assert caught.value.hint
 

@@ -141,7 +141,7 @@ def test_what_a_function_does_wrong_is_told(spark: Any, data: Path) -> None:
             "the function picky failed: ValueError: negative values (test_own_functions.py, line"
             in (told["s"] or "")
         )
-        assert "the function short gave 1 values for" in (told["u"] or "")
+        assert "the function short returned 1 values for" in (told["u"] or "")
         with pytest.raises(TidegateError) as failed:
             session.wait()
         assert failed.value.code == "TG-510"

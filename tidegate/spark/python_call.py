@@ -1,4 +1,4 @@
-"""Call a Python function in tasks: check its results and report its exceptions."""
+"""Call Python functions in tasks: check their results and report their exceptions."""
 
 from __future__ import annotations
 
@@ -12,92 +12,97 @@ import pyarrow.compute as pc
 
 from tidegate.errors import RunError
 
-_SHOWN = 300
+MAX_MESSAGE_LENGTH = 300
 
 
-def checked(
-    name: str, call: Callable[..., Any], scalar: bool, kind: pa.DataType, declared: str
+def with_checks(
+    name: str, call: Callable[..., Any], is_scalar: bool, kind: pa.DataType, declared: str
 ) -> Callable[..., Any]:
-    """Return the function over arrays with checked results; `declared` is the SQL type."""
+    """Return the function over arrays, with checks of its results.
 
-    def called(*arrays: Any) -> Any:
-        try:
-            result = [call(*row) for row in _rows(arrays)] if scalar else call(*arrays)
-        except Exception as error:
-            raise _failed(name, call, error) from error
-        if scalar:
-            return _made(name, result, kind, declared)
-        return _fitting(name, result, len(arrays[0]), kind, declared)
-
-    return called
-
-
-def of_rows_only(called: Callable[..., Any], kind: pa.DataType) -> Callable[..., Any]:
-    """Return the function for the rows selected by a first array; others are NULL.
-
-    Spark calls Python for every row below it, whatever CASE says.
+    `kind` is the declared type in Arrow, `declared` the same type in SQL.
     """
 
-    def of_rows(live: Any, *arrays: Any) -> Any:
-        mask = pc.fill_null(live, False)
+    def checked_call(*arrays: Any) -> Any:
+        try:
+            result = [call(*row) for row in _rows(arrays)] if is_scalar else call(*arrays)
+        except Exception as error:
+            raise _call_error(name, call, error) from error
+        if is_scalar:
+            return _to_array(name, result, kind, declared)
+        return _check_array(name, result, len(arrays[0]), kind, declared)
+
+    return checked_call
+
+
+def for_selected_rows(checked_call: Callable[..., Any], kind: pa.DataType) -> Callable[..., Any]:
+    """Return the function for the rows that its first argument selects; other results are NULL.
+
+    Spark evaluates Python functions for all rows, even if they are in a branch of CASE.
+    """
+
+    def call_selected(selected: Any, *arrays: Any) -> Any:
+        mask = pc.fill_null(selected, False)
         rows = mask.true_count
         if rows == len(mask):
-            return called(*arrays)
+            return checked_call(*arrays)
         if rows == 0:
             return pa.nulls(len(mask), kind)
-        result = called(*(array.filter(mask) for array in arrays))
+        result = checked_call(*(array.filter(mask) for array in arrays))
         positions = pc.subtract(pc.cumulative_sum(pc.cast(mask, pa.int64())), 1)
         return result.take(pc.if_else(mask, positions, pa.scalar(None, pa.int64())))
 
-    return of_rows
+    return call_selected
 
 
 def _rows(arrays: tuple[Any, ...]) -> Any:
     return zip(*(array.to_pylist() for array in arrays), strict=True)
 
 
-def _made(name: str, values: list[Any], kind: pa.DataType, declared: str) -> pa.Array:
+def _to_array(name: str, values: list[Any], kind: pa.DataType, declared: str) -> pa.Array:
     try:
         return pa.array(values, type=kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RunError(
             "TG-510",
-            f"the function {name} gave a value that is no {declared}: {_error_text(error)}",
-            hint=f"return a value of {declared} or None, or declare another type.",
+            f"the function {name} returned a value that is not a {declared}: {_error_text(error)}",
+            hint=f"return a {declared} or None, or declare another type.",
         ) from error
 
 
-def _fitting(name: str, value: Any, rows: int, kind: pa.DataType, declared: str) -> pa.Array:
-    """Return the result of a function if it has a value of the declared type for each row."""
+def _check_array(name: str, value: Any, rows: int, kind: pa.DataType, declared: str) -> pa.Array:
+    """Check that the result of a function has a value of the declared type for each row."""
     result = value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
     if not isinstance(result, pa.Array):
         raise RunError(
             "TG-510",
-            f"the function {name} gave a {type(value).__name__}, not an Arrow array",
-            hint="it gets pyarrow arrays and returns one; a function of single values is declared "
-            "with scalar=True.",
+            f"the function {name} returned a {type(value).__name__}, not an Arrow array",
+            hint="return a pyarrow array; or declare the function with scalar=True to call it with "
+            "single values.",
         )
     if len(result) != rows:
         raise RunError(
             "TG-510",
-            f"the function {name} gave {len(result)} values for {rows} rows",
-            hint="return an array with one value for each row, in their order.",
+            f"the function {name} returned {len(result)} values for {rows} rows",
+            hint="return an array with one value per row, in the order of the rows.",
         )
     if result.type == kind:
         return result
-    if not _is_spelling(result.type, kind):
+    if not _is_variant(result.type, kind):
         raise RunError(
             "TG-510",
-            f"the function {name} gave {result.type}, and is declared to give {declared}",
-            hint=f"cast what it returns to {kind}, or declare the type that it gives.",
+            f"the function {name} returned {result.type}, but its declared type is {declared}",
+            hint=f"cast the result to {kind}, or declare the type that the function returns.",
         )
     return result.cast(kind)
 
 
-def _is_spelling(actual: pa.DataType, declared: pa.DataType) -> bool:
-    """Return True if one type is a variant of the other: of strings, binaries or nested types."""
-    same = [_is_text, _is_bytes, pa.types.is_nested]
-    return pa.types.is_null(actual) or any(is_one(actual) and is_one(declared) for is_one in same)
+def _is_variant(actual: pa.DataType, declared: pa.DataType) -> bool:
+    """Return whether both types are strings, binaries or nested, or the actual one is NULL."""
+    families = [_is_text, _is_bytes, pa.types.is_nested]
+    return pa.types.is_null(actual) or any(
+        is_member(actual) and is_member(declared) for is_member in families
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -108,11 +113,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return str(kind) in ("binary", "large_binary", "binary_view")
 
 
-def _failed(name: str, call: Callable[..., Any], error: Exception) -> RunError:
-    where = _line(call, error)
+def _call_error(name: str, call: Callable[..., Any], error: Exception) -> RunError:
+    line = _failed_line(call, error)
     return RunError(
         "TG-510",
-        f"the function {name} failed: {type(error).__name__}: {_error_text(error)}{where}",
+        f"the function {name} failed: {type(error).__name__}: {_error_text(error)}{line}",
         hint="no data was lost; fix the function and restart. NULL is passed as None.",
     )
 
@@ -120,11 +125,11 @@ def _failed(name: str, call: Callable[..., Any], error: Exception) -> RunError:
 def _error_text(error: Exception) -> str:
     """Return the message of an error on one line."""
     text = " ".join(str(error).split())
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if len(text) <= MAX_MESSAGE_LENGTH else text[:MAX_MESSAGE_LENGTH] + "…"
 
 
-def _line(call: Callable[..., Any], error: Exception) -> str:
-    """Return the line of the function that failed."""
+def _failed_line(call: Callable[..., Any], error: Exception) -> str:
+    """Return the file and the line of the function that raised the error."""
     code = getattr(call, "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     function_frames = [

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.catalog.objects import Function
-from tidegate.spark.python_call import checked, of_rows_only
+from tidegate.spark.python_call import for_selected_rows, with_checks
 from tidegate.sql.expressions import for_rows_only
 
 cloudpickle: Any = untyped_cloudpickle
@@ -33,10 +33,10 @@ def register(spark: SparkSession, function: Function) -> None:
     schema = StructType.fromDDL(f"c {function.returns}")
     assert isinstance(schema, StructType), "a column is a struct"
     kind = to_arrow_schema(schema, timezone="UTC").field(0).type
-    called = checked(function.name, code.call, code.scalar, kind, function.returns)
+    called = with_checks(function.name, code.call, code.scalar, kind, function.returns)
     for name, implementation in (
         (function.registered, called),
-        (for_rows_only(function.registered), of_rows_only(called, kind)),
+        (for_rows_only(function.registered), for_selected_rows(called, kind)),
     ):
         with warnings.catch_warnings():
             # Spark warns about missing type hints, which variadic functions cannot have.
