@@ -26,7 +26,7 @@ from tidegate.connectors.kafka.avro import (
     Registry,
     avro_schema,
 )
-from tidegate.connectors.kafka.spec import unwritable
+from tidegate.connectors.kafka.spec import writing_problem
 from tidegate.errors import RunError, SystemUnavailable
 from tidegate.physical.typed import arrow_type
 
@@ -330,9 +330,9 @@ def test_writes_times_after_the_year_9999() -> None:
     ],
 )
 def test_rejects_columns_that_avro_cannot_represent(name: str, kind: str, why: str) -> None:
-    wrong = unwritable({"format": "avro"}, (("id", "BIGINT"), (name, kind)))
+    wrong = writing_problem({"format": "avro"}, (("id", "BIGINT"), (name, kind)))
     assert wrong is not None and why in wrong
-    assert unwritable({"format": "json"}, ((name, kind),)) is None
+    assert writing_problem({"format": "json"}, ((name, kind),)) is None
 
 
 def test_rejects_a_login_in_the_registry_url_without_showing_it() -> None:

@@ -32,7 +32,7 @@ _TINY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class CompactionLimits:
-    """When files are merged, and the maximum size of a file."""
+    """The conditions for a merge, and the maximum size of a merged file."""
 
     # Merge this many small files of a folder; None disables merging.
     files: int | None
@@ -158,7 +158,7 @@ class Compaction:
     def _choose(
         self, files: Sequence[CommittedFile], min_files: int, file_format: FileFormat
     ) -> list[CommittedFile]:
-        """Choose the files to merge: the newest ones, as far back as they are small."""
+        """Choose the files to merge: the newest files, up to a large file or a limit."""
         chosen: list[CommittedFile] = []
         size = rows = 0
         for unit in _units(files):

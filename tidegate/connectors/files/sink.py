@@ -213,11 +213,11 @@ class FilesSink:
         return markers
 
     def _cannot_write(
-        self, why: str, hint: str | None = None, code: str = "TG-529"
+        self, reason: str, hint: str | None = None, code: str = "TG-529"
     ) -> TidegateError:
         return RunError(
             code,
-            f"the sink {self.context.sink.name} cannot write to {self.options['path']}: {why}",
+            f"the sink {self.context.sink.name} cannot write to {self.options['path']}: {reason}",
             hint=hint or "create the directory, or correct the option path.",
         )
 
@@ -276,7 +276,7 @@ class FilesSink:
                 raise RunError(
                     "TG-523",
                     f"the files that the sink {sink.name} has written to {self.options['path']} "
-                    f"have another layout than new files would have: {'; '.join(changes)}",
+                    f"have a different layout than new files: {'; '.join(changes)}",
                     location=Location(sink.origin.text, span.start, span.end, sink.origin.file),
                     hint="choose another path, move the existing files to another directory, or "
                     "keep the previous columns and options.",

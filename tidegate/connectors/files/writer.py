@@ -260,9 +260,9 @@ def _open_parquet(store: Store, path: str) -> Any:
         raise _unreadable(store, path, str(error).splitlines()[0]) from None
 
 
-def _unreadable(store: Store, path: str, why: str) -> RunError:
+def _unreadable(store: Store, path: str, reason: str) -> RunError:
     return RunError(
         "TG-529",
-        f"{store.uri}/{path} was published and cannot be merged with other files: {why}",
+        f"{store.uri}/{path} was published and cannot be merged with other files: {reason}",
         hint="restore the file, move it to another directory, or leave out compact_after.",
     )

@@ -61,7 +61,7 @@ class CsvFormat:
 
     @property
     def doubles(self) -> bool:
-        """Whether a quote inside a value is doubled."""
+        """Whether a quote inside a value is written twice."""
         return self.quote == self.escape
 
 

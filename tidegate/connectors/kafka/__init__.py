@@ -1,7 +1,7 @@
 """The kafka connector: topics of Apache Kafka as source and sink, over confluent-kafka.
 
-Start with `spec`, the options, and `client`: connections, the translation of errors, and what the
-driver asks brokers. For reading, continue with `source`, which plans input ranges on the driver,
+Start with `spec`, the options, and `client`: connections, the translation of errors, and the
+metadata of topics. For reading, continue with `source`, which plans input ranges on the driver,
 `reader`, which consumes a split in a task, and `decoding`, which turns records into columns. For
 writing, read `sink` and `transactions`: tasks write rows to spool files, and after the commit the
 driver produces them together with the commit marker in one Kafka transaction. `avro` has the schema

@@ -286,7 +286,7 @@ def _parse_schema(text: str, columns: pa.Schema) -> _WriterSchema:
 
 
 def schema_problem(text: str) -> str | None:
-    """Return what is wrong with the text of a schema, or None. Does not need fastavro."""
+    """Check the text of a schema without fastavro; return the problem or None."""
     try:
         schema = json.loads(text)
     except ValueError:
@@ -299,7 +299,7 @@ def schema_problem(text: str) -> str | None:
 def _mismatch(
     schema: Any, column_type: pa.DataType, name: str, named_types: dict[str, Any]
 ) -> str | None:
-    """Return why values of a schema do not fit a column, as far as JSON would hide it."""
+    """Return why values of a schema do not fit a column, if the JSON form would not show it."""
     if isinstance(schema, list):
         reasons = (
             _mismatch(branch, column_type, name, named_types)

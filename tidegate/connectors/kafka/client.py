@@ -1,4 +1,4 @@
-"""Connections to brokers, the translation of client errors, and what the driver asks brokers.
+"""Connections to brokers, the translation of client errors, and the metadata of topics.
 
 Tasks import this module, so it must load little.
 """
@@ -22,7 +22,7 @@ _FAST_RECONNECT = {"reconnect.backoff.max.ms": 1_000}
 
 @dataclass(frozen=True)
 class Connection:
-    """How to connect to the brokers. It is pickled for tasks, and its repr hides the settings."""
+    """The settings of connections to the brokers. It is pickled for tasks; its repr hides them."""
 
     # The declared source or sink; error messages begin with it.
     owner: str
@@ -135,7 +135,7 @@ def require_client() -> None:
         ) from None
 
 
-# ---- Metadata of topics, which the driver asks brokers for.
+# ---- Metadata of topics, which the driver reads.
 
 # A topic and a partition number.
 Partition = tuple[str, int]
@@ -143,7 +143,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class Topics:
-    """Asks brokers about topics. Raises `SystemUnavailable` if they do not respond."""
+    """Reads the metadata of topics. Raises `SystemUnavailable` if brokers do not respond."""
 
     def __init__(self, connection: Connection) -> None:
         require_client()

@@ -63,7 +63,7 @@ class Records:
 
     @property
     def metadata(self) -> list[tuple[str, str, str]]:
-        """The METADATA columns: name, which metadata it is, and type."""
+        """The METADATA columns, with the name of the column, the metadata, and the type."""
         return [
             (c.name, c.metadata, str(c.type))
             for c in self.source.stored_columns
@@ -105,7 +105,7 @@ class Records:
         return (*ARRIVAL, PARTITION, TOMBSTONE, *metadata, *reason)
 
     def _hidden_columns(self) -> list[str]:
-        """All columns that are not columns of the source, until the rows are complete."""
+        """The columns that are not columns of the source."""
         located = [RECORD_FILE, RECORD_LINE, BAD_REASON, BAD_COLUMN] if self.located else []
         return [*self._reader_columns(), *located, BAD_RECORD, CONTROL, NOW]
 
@@ -231,7 +231,7 @@ class Envelopes:
         return name
 
     def _reason(self) -> str:
-        """Return an expression: why an envelope is malformed, or NULL."""
+        """Return the expression of the reason why an envelope is malformed, or NULL."""
         op, before, after = (f"{_ENVELOPE}.{name}" for name in ("op", "before", "after"))
         missing = text_literal(
             "the envelope has no before: declare a PRIMARY KEY, or make the table log old rows "
@@ -246,7 +246,7 @@ class Envelopes:
         )
 
     def _changes(self) -> str:
-        """Return an expression: the array of rows of an envelope with their _op."""
+        """Return the expression of the array of an envelope's rows with their _op."""
 
         def change(op: str, row: str) -> str:
             return f"named_struct('op', '{op}', 'row', {_ENVELOPE}.{row})"

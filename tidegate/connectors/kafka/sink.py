@@ -132,7 +132,7 @@ class KafkaSink:
                 "TG-522",
                 f"the sink {self.context.sink.name} writes to the topic {self.topic}, which does "
                 f"not exist on {self.options['brokers']}",
-                hint=f"create it first; {did_you_mean(self.topic, topics, 'topics there')}",
+                hint=f"create it first; {did_you_mean(self.topic, topics, 'topics')}",
             )
 
     def _encoder(self) -> AvroEncoder:
@@ -175,7 +175,7 @@ class KafkaSink:
         epoch = committed.staged.epoch if committed.staged is not None else -1
         return RunError(
             "TG-526",
-            f"the commit marker of the sink {self.context.sink.name} is gone (the offset of the "
+            f"the commit marker of the sink {self.context.sink.name} is missing (the offset of the "
             f"group {self.name} on {self.options['brokers']}): it is unknown whether the topic "
             f"{self.topic} contains epoch {epoch}",
             hint="if the topic may contain it: RESTORE FROM CHECKPOINT "

@@ -114,7 +114,7 @@ class KafkaSource:
         raise RunError(
             "TG-522",
             f"the source {self.source.name} reads {problem} on {self.options['brokers']}",
-            hint=did_you_mean(missing[0] if missing else topic, candidates, "topics there"),
+            hint=did_you_mean(missing[0] if missing else topic, candidates, "topics"),
         )
 
     def _refresh(self) -> None:
@@ -154,7 +154,7 @@ class KafkaSource:
     def _positions(
         self, previous: Positions | None, ends: dict[Partition, int]
     ) -> tuple[Positions, int]:
-        """Return where the range starts, and the number of lost records."""
+        """Return the positions at which the range starts, and the number of lost records."""
         if previous is None:
             ids = self.topics.ids({topic for topic, _ in ends})
             return Positions(self._cluster, ids, 0, self._first_positions(ends)), 0
@@ -216,7 +216,7 @@ class KafkaSource:
         )
 
     def _first_positions(self, ends: dict[Partition, int]) -> dict[Partition, int]:
-        """Return where a stream starts that has not read anything."""
+        """Return the first positions of a stream that has not read anything yet."""
         if self.start == LATEST:
             return dict(ends)
         firsts = self.topics.offsets(ends, EARLIEST)
@@ -246,7 +246,7 @@ class KafkaSource:
                     )
                     raise RunError(
                         "TG-528",
-                        f"the source {self.source.name} is to start at offset {offset} of "
+                        f"the source {self.source.name} cannot start at offset {offset} of "
                         f"{_describe(partition)}, which {problem}",
                         hint="correct the option start.",
                     )

@@ -29,10 +29,10 @@ from tidegate.types import MICROS, ChangelogKind
 _AVRO = ("format", ("avro",))
 
 
-def _is_url(url: str) -> str | None:
-    """Return what is wrong with the URL of a registry, or None.
+def _url_problem(url: str) -> str | None:
+    """Check the URL of a registry; return the problem or None.
 
-    The text does not contain the URL, which may contain a password.
+    The problem does not contain the URL, which may contain a password.
     """
     try:
         parts = urlsplit(url)
@@ -45,7 +45,7 @@ def _is_url(url: str) -> str | None:
     return None
 
 
-def _is_schema(text: str) -> str | None:
+def _schema_problem(text: str) -> str | None:
     from tidegate.connectors.kafka.avro import schema_problem
 
     return schema_problem(text)
@@ -57,7 +57,7 @@ AVRO_WRITING = (
         OptionType.TEXT,
         "the URL of the schema registry; records begin with the ID of their schema",
         only_with=_AVRO,
-        check=_is_url,
+        check=_url_problem,
     ),
     OptionSpec("registry_username", OptionType.TEXT, "the user for the registry", only_with=_AVRO),
     OptionSpec(
@@ -74,14 +74,14 @@ AVRO_READING = (
         OptionType.TEXT,
         "the schema that records were written with, without a registry",
         only_with=_AVRO,
-        check=_is_schema,
+        check=_schema_problem,
     ),
     *AVRO_WRITING,
 )
 
 
 def check_avro(options: Values, reads: bool = False) -> OptionProblem | None:
-    """Return what is wrong with a combination of Avro options, or None."""
+    """Check a combination of Avro options; return the problem or None."""
     if options["format"] != "avro":
         return None
     schemas = [name for name in ("avro_schema", "registry_url") if options.get(name) is not None]
@@ -100,7 +100,7 @@ def check_avro(options: Values, reads: bool = False) -> OptionProblem | None:
     return None
 
 
-def unwritable(options: Values, columns: Columns) -> str | None:
+def writing_problem(options: Values, columns: Columns) -> str | None:
     """Return why Avro cannot represent the columns of a sink, or None."""
     if options["format"] != "avro":
         return None
@@ -117,7 +117,7 @@ def unwritable(options: Values, columns: Columns) -> str | None:
     return None
 
 
-def unreadable(columns: Columns) -> str | None:
+def reading_problem(columns: Columns) -> str | None:
     """Return why the columns of a source cannot be read from Avro, or None."""
     from tidegate.physical.typed import arrow_type
 
@@ -165,8 +165,8 @@ def _check_setting(name: str) -> str | None:
     return None if alternative is None else f"{name} cannot be set: {alternative}"
 
 
-def _check_topics(topic: str) -> str | None:
-    """Return what is wrong with a topic, a list of topics or a pattern, or None."""
+def _topics_problem(topic: str) -> str | None:
+    """Check a topic, a list of topics or a pattern; return the problem or None."""
     if not topic.startswith("^"):
         return None if all(topic_names(topic)) else "a name in the list is empty"
     try:
@@ -319,7 +319,7 @@ def _check_source(options: Values, columns: Columns, has_key: bool) -> OptionPro
             return "the format raw needs exactly one column, a STRING or BINARY", hint
         if has_key:
             return "the format raw does not support a PRIMARY KEY", "use format = 'json'."
-    problem = unreadable(columns) if record_format == "avro" else None
+    problem = reading_problem(columns) if record_format == "avro" else None
     return (problem, "declare another type, or use format = 'json'.") if problem else None
 
 
@@ -361,7 +361,7 @@ SPEC = ConnectorSpec(
                 OptionType.TEXT,
                 "the topic; several separated by commas; or a regular expression, beginning with ^",
                 required=True,
-                check=_check_topics,
+                check=_topics_problem,
             ),
             *_CONNECTION,
             *_READING,
@@ -409,7 +409,7 @@ SPEC = ConnectorSpec(
         accepts=_accepts,
         check=_check_sink,
         is_read_by=_is_read_by,
-        check_columns=unwritable,
+        check_columns=writing_problem,
         changelog_hint="let the stream EMIT ON WINDOW CLOSE or EMIT ON UPDATE, or write _op into "
         "the records: changelog = 'column'.",
     ),
