@@ -164,8 +164,8 @@ class _Endpoints:
 
     async def state(self, request: Request) -> Response:
         """Return the whole history, for a page that has just been opened."""
-        about = {"title": self.provider.title, "live": self.provider.live}
-        return JSONResponse({**about, **self.history.since(-1)})
+        header = {"title": self.provider.title, "live": self.provider.live}
+        return JSONResponse({**header, **self.history.since(-1)})
 
     async def events(self, request: Request) -> Response:
         """Stream the updates after the number `since`."""

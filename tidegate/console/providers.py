@@ -1,4 +1,4 @@
-"""What the console shows, and where it comes from.
+"""The data that the console shows, and its actions.
 
 `ConsoleProvider` is the contract. `RunningSession` implements it for a session of this process,
 `StoredDirectory` for a data directory that another process may be using.
@@ -203,7 +203,7 @@ class StoredDirectory:
             previous_stream = previous.streams.get(name) if previous is not None else None
             if previous_stream is None:
                 continue
-            # A restore sets the counters back.
+            # A restore resets the counters.
             rows_in = max(stream.rows_in - previous_stream.rows_in, 0)
             rows_out = max(stream.rows_out - previous_stream.rows_out, 0)
             rate_in, rate_out = self._rates.setdefault(name, (Rate(), Rate()))

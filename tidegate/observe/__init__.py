@@ -1,4 +1,4 @@
-"""What streams and pipelines report while they run.
+"""Status, metrics and health of streams and pipelines.
 
 `status` has the snapshots that `Session.status` returns, `timeline` records the steps of epochs,
 `prometheus` turns both into metrics, and `server` serves metrics and health over HTTP. The runtime

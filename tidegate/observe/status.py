@@ -14,7 +14,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-# A watermark that is further behind the clock belongs to historical data: its lag means nothing.
+# A watermark that is further behind the clock belongs to historical data, whose lag is not useful.
 _MAX_LIVE_LAG_SECONDS = 86_400
 
 
@@ -84,7 +84,7 @@ class StreamStatus:
 
     @property
     def live_lag_seconds(self) -> float | None:
-        """How far the watermark is behind the clock; None for historical data."""
+        """The time by which the watermark is behind the clock; None for historical data."""
         lag = self.watermark_lag_seconds
         return lag if lag is not None and lag < _MAX_LIVE_LAG_SECONDS else None
 
