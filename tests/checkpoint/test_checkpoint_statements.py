@@ -208,7 +208,7 @@ def test_commands_warn_about_damaged_manifests(data: Path) -> None:
     [
         (["checkpoints", "nowhere"], "is not a data directory"),
         (["inspect", "nowhere"], "is not a data directory"),
-        (["inspect", "DATA", "--epoch", "9"], "epochs that are kept: 1, 0."),
+        (["inspect", "DATA", "--epoch", "9"], "stored epochs: 1, 0."),
         (["inspect", "DATA", "--pipeline", "mian"], "did you mean main?"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`tidegate prune`: parked streams and what no epoch needs go, everything else stays."""
+"""`tidegate prune` removes parked streams and unneeded files, and keeps all other data."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CREATE STREAM own WITH (pipeline = 'apart') AS SELECT a FROM s;
 """
 
 
-def epoch(number: int, *streams: str) -> Manifest:
-    """An epoch in which every stream has state of its own, of this epoch and of the one before."""
+def manifest_of(number: int, *streams: str) -> Manifest:
+    """Return a manifest in which each stream has state of this and the previous epoch."""
     states, operators, sinks = {}, {}, {}
     for name in streams:
         offsets = {"s": {"files": [], "recent": [], "older": [f"names-{name}"]}}
@@ -46,12 +46,12 @@ def epoch(number: int, *streams: str) -> Manifest:
 
 
 def fill(store: Store, epochs: int, *streams: str) -> None:
-    """A pipeline that has run for some epochs, of which the last three are kept."""
+    """Write the files of a pipeline after some epochs; the last three manifests are kept."""
     manifests = Manifests(store)
     for number in range(epochs):
         for name in streams:
             store.put(f"state/000-{number:012d}-{name}", b"state")
-        manifests.create(epoch(number, *streams))
+        manifests.create(manifest_of(number, *streams))
         manifests.expire()
     for name in streams:
         store.put(f"offsets/s/names-{name}", b"[]")
@@ -59,7 +59,7 @@ def fill(store: Store, epochs: int, *streams: str) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """live and old run together, own and moved apart; moved was in the other pipeline once."""
+    """A data directory: live and old run in pipeline main, own and an older live in apart."""
     path = tmp_path / "data"
     directory = DataDirectory(path)
     directory.open()
@@ -73,7 +73,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def ran(*args: object) -> Result:
+def run_prune(*args: object) -> Result:
     return CliRunner().invoke(app, ["prune", *map(str, args)])
 
 
@@ -81,19 +81,19 @@ def files(path: Path) -> set[str]:
     return {str(item.relative_to(path)) for item in path.rglob("*") if item.is_file()}
 
 
-def last(path: Path, pipeline: str) -> Manifest:
-    found = Manifests(DataDirectory(path).pipeline(pipeline)).load_newest().manifest
-    assert found is not None
-    return found
+def newest(path: Path, pipeline: str) -> Manifest:
+    manifest = Manifests(DataDirectory(path).pipeline(pipeline)).load_newest().manifest
+    assert manifest is not None
+    return manifest
 
 
-def test_streams_that_a_script_does_not_declare_go(data: Path, tmp_path: Path) -> None:
+def test_removes_streams_that_a_script_does_not_declare(data: Path, tmp_path: Path) -> None:
     before = files(data)
-    result = ran(data, "--script", tmp_path / "script.sql", "--dry-run")
+    result = run_prune(data, "--script", tmp_path / "script.sql", "--dry-run")
     assert result.exit_code == 0 and files(data) == before
     listed = re.sub(r" +", " ", result.stdout)
     assert "would be removed:" in listed
-    # In the other pipeline live is not what the script means.
+    # The script declares live in pipeline main, not in apart.
     for line in (
         "old | offsets and state in main | 10 B",
         "live | offsets and state in apart | 10 B",
@@ -101,107 +101,107 @@ def test_streams_that_a_script_does_not_declare_go(data: Path, tmp_path: Path) -
         "late | rows for subscribers | 4 B",
     ):
         assert line in listed, line
-    result = ran(data, "--script", tmp_path / "script.sql")
+    result = run_prune(data, "--script", tmp_path / "script.sql")
     assert result.exit_code == 0 and "\nremoved:" in "\n" + result.stdout
     for pipeline, stream in (("main", "live"), ("apart", "own")):
-        manifest = last(data, pipeline)
+        manifest = newest(data, pipeline)
         assert set(manifest.streams) == {stream}
         assert {o.stream for o in manifest.operators.values()} == {stream}
         assert set(manifest.sinks) == {f"sink of {stream}"}
         store = DataDirectory(data).pipeline(pipeline)
-        assert len(Manifests(store).load_all()) == 3, "as many as before"
+        assert len(Manifests(store).load_all()) == 3, "the number of manifests has changed"
         needed = {f"state/{f}" for o in manifest.operators.values() for f in o.files}
         assert {item.name for item in store.list("state")} == needed
         assert [item.name for item in store.list("offsets")] == [f"offsets/s/names-{stream}"]
     assert set(DataDirectory(data).stream_sizes()) == {"live"}
-    # Rows that were inserted are somebody's.
+    # Inserted rows are input and are kept.
     assert (data / "_sources" / "s" / "rows" / "000000000000.arrow").exists()
-    again = ran(data, "--script", tmp_path / "script.sql")
+    again = run_prune(data, "--script", tmp_path / "script.sql")
     assert "there is nothing to remove" in again.stdout
 
 
-def test_streams_can_be_named(data: Path) -> None:
-    live = last(data, "main").streams["live"]
-    assert ran(data, "OLD").exit_code == 0
-    assert last(data, "main").streams == {"live": live} and last(data, "main").epoch == 7
-    assert set(last(data, "apart").streams) == {"own", "live"}
+def test_removes_named_streams(data: Path) -> None:
+    live = newest(data, "main").streams["live"]
+    assert run_prune(data, "OLD").exit_code == 0
+    assert newest(data, "main").streams == {"live": live} and newest(data, "main").epoch == 7
+    assert set(newest(data, "apart").streams) == {"own", "live"}
     assert set(DataDirectory(data).stream_sizes()) == {"late", "live"}
-    result = ran(data, "odl")
-    assert result.exit_code and "keeps nothing of a stream odl" in result.stderr
+    result = run_prune(data, "odl")
+    assert result.exit_code and "no data of a stream odl is stored" in result.stderr
 
 
-def test_without_names_only_what_no_epoch_needs_goes(data: Path) -> None:
+def test_without_names_removes_only_unneeded_files(data: Path) -> None:
     store = DataDirectory(data).pipeline("main")
-    assert "2 files that no epoch needs" in ran(data).stdout
+    assert "2 files that no epoch needs" in run_prune(data).stdout
     before = files(data)
-    store.put("state/000-000000000001-of-a-dead-task", b"state")
+    store.put("state/000-000000000001-of-a-failed-task", b"state")
     store.put("state/000-000000000099-of-a-later-epoch", b"state")
     half = data / "_pipelines" / "main" / "state" / ".tidegate-1-0123456789abcdef"
     half.write_bytes(b"half")
-    result = ran(data)
+    result = run_prune(data)
     assert "2 files that no epoch needs" in result.stdout
-    assert "streams are kept: late, live, old, own" in result.stdout
+    assert "stored streams: late, live, old, own" in result.stdout
     assert files(data) - before == {"_pipelines/main/state/000-000000000099-of-a-later-epoch"}
     assert before - files(data) == set()
 
 
-def test_a_script_of_something_else_is_rejected(data: Path, tmp_path: Path) -> None:
+def test_rejects_script_of_other_streams(data: Path, tmp_path: Path) -> None:
     before = files(data)
     other = tmp_path / "other.sql"
     other.write_text(SCRIPT.replace("live", "another").replace("own", "mine"))
-    result = ran(data, "--script", other)
+    result = run_prune(data, "--script", other)
     assert result.exit_code and "declares none of the streams" in result.stderr
     assert "live, old, own" in result.stderr
     other.write_text("CREATE STREAM x AS SELECT;")
-    assert ran(data, "--script", other).exit_code == 2
-    result = ran(data, "old", "--script", tmp_path / "script.sql")
-    assert "choose one of both" in result.stderr
+    assert run_prune(data, "--script", other).exit_code == 2
+    result = run_prune(data, "old", "--script", tmp_path / "script.sql")
+    assert "cannot be combined" in result.stderr
     assert files(data) == before
 
 
-def test_a_directory_in_use_and_one_that_is_none_are_rejected(data: Path, tmp_path: Path) -> None:
+def test_rejects_directory_in_use_and_missing_directory(data: Path, tmp_path: Path) -> None:
     before = files(data)
     running = DataDirectory(data)
     running.open()
-    result = ran(data, "old")
+    result = run_prune(data, "old")
     assert result.exit_code and "TG-602" in result.stderr and files(data) == before
     running.close()
-    result = ran(tmp_path / "nowhere", "old")
+    result = run_prune(tmp_path / "nowhere", "old")
     assert "TG-601" in result.stderr and not (tmp_path / "nowhere").exists()
 
 
-def test_a_named_checkpoint_keeps_what_it_needs_and_that_is_said(data: Path) -> None:
+def test_keeps_files_of_named_checkpoint_and_prints_it(data: Path) -> None:
     store = DataDirectory(data).pipeline("main")
     Manifests(store).name_newest("before")
-    named = last(data, "main")
-    result = ran(data, "old")
-    assert "checkpoint 'before' of main still keeps old" in result.stdout
+    named = newest(data, "main")
+    result = run_prune(data, "old")
+    assert "checkpoint 'before' of pipeline main still contains old" in result.stdout
     kept = Manifests(store).load_usable()
     assert named in kept and "old" not in kept[0].streams
     assert (data / "_pipelines" / "main" / "offsets" / "s" / "names-old").exists()
 
 
-@pytest.mark.parametrize("loses", [False, True])
-def test_dead_after_any_step_the_directory_is_whole(tmp_path: Path, loses: bool) -> None:
-    steps, died = 0, True
-    while died:
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_directory_is_intact_after_crash_at_any_step(tmp_path: Path, power_loss: bool) -> None:
+    steps, crashed = 0, True
+    while crashed:
         path, journal = tmp_path / str(steps), tmp_path / "journal"
         directory = DataDirectory(path)
         fill(directory.pipeline("main"), 4, "live", "old")
         directory.stream("old").put(memory.epoch_file(0), b"rows")
-        live = last(path, "main")
-        before = disk.use_disk(LossyDisk(journal, steps))
+        live = newest(path, "main")
+        previous_disk = disk.use_disk(LossyDisk(journal, steps))
         try:
             Pruning(directory, {"main": {"old"}}, {"old"}).run()
-            died = False
+            crashed = False
         except PowerLost:
             pass
         finally:
-            disk.use_disk(before)
-        if loses:
+            disk.use_disk(previous_disk)
+        if power_loss:
             lose_power(journal)
         for _ in range(2):
-            manifest = last(path, "main")
+            manifest = newest(path, "main")
             assert manifest.streams["live"] == live.streams["live"], f"after {steps} steps"
             assert manifest.operators["live.1"] == live.operators["live.1"]
             Pruning(directory, {"main": {"old"}}, {"old"}).run()
@@ -210,26 +210,30 @@ def test_dead_after_any_step_the_directory_is_whole(tmp_path: Path, loses: bool)
     assert steps > 20
 
 
-def test_parked_streams_are_named_with_what_removes_them(data: Path) -> None:
+def test_warning_about_parked_streams_has_command_that_removes_them(data: Path) -> None:
     directory = DataDirectory(data)
 
-    def warned(script: str) -> tuple[str, str]:
+    def warning_for(script: str) -> tuple[str, str]:
         warning = parked_warning(directory, compile_text(script).catalog)
         assert warning is not None and warning.code == "TG-614"
         return warning.message, str(warning.hint).partition("tidegate prune ")[2]
 
-    message, command = warned(SCRIPT)
+    message, command = warning_for(SCRIPT)
     assert message.startswith("the streams live, old are parked: no longer declared in apart and")
-    assert command == f"{data} --script FILE", "live is declared elsewhere, and must stay there"
-    assert ran(data, "old").exit_code == 0
-    assert warned(SCRIPT)[0].startswith("the stream live is parked: no longer declared in apart,")
-    message, command = warned("SHOW SOURCES;")
+    assert command == f"{data} --script FILE", (
+        "live is declared in another pipeline and must be kept there"
+    )
+    assert run_prune(data, "old").exit_code == 0
+    assert warning_for(SCRIPT)[0].startswith(
+        "the stream live is parked: no longer declared in apart,"
+    )
+    message, command = warning_for("SHOW SOURCES;")
     assert "the streams live, own are parked" in message and command == f"{data} live own"
-    assert ran(*command.split()).exit_code == 0
+    assert run_prune(*command.split()).exit_code == 0
     assert parked_warning(directory, compile_text("SHOW SOURCES;").catalog) is None
 
 
-def test_a_directory_of_data_directories_says_which_is_meant(tmp_path: Path) -> None:
+def test_suggests_data_directories_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "tidegate.lock").touch()
     for command in (["prune", str(tmp_path), "s"], ["query", str(tmp_path), "SELECT 1"]):

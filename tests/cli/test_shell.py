@@ -1,4 +1,4 @@
-"""`tidegate sql`: what is a complete input, what could come next, and what each command does."""
+"""`tidegate sql`: complete input, completion, and commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.cli import shell
 from tidegate.cli.main import app
 from tidegate.cli.screen import PlainScreen
-from tidegate.cli.shell import SqlCompleter, command_in, is_complete
+from tidegate.cli.shell import SqlCompleter, is_complete, split_command
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Location, RunError, ScriptError, TidegateError
@@ -35,7 +35,7 @@ CREATE STREAM dear AS SELECT auction, price AS amount FROM bids WHERE price > 10
 
 
 class Subscribed(list[Batch]):
-    """Epochs that are all there."""
+    """A subscription whose epochs are all available."""
 
     def close(self) -> None:
         pass
@@ -43,24 +43,24 @@ class Subscribed(list[Batch]):
 
 @dataclass
 class FakeSession:
-    """Declares for real and runs nothing."""
+    """Compiles declarations and does not run streams."""
 
     catalog: Catalog = field(default_factory=Catalog)
     warnings: list[TidegateError] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     statuses: tuple[StreamStatus, ...] = ()
     broken: Exception | None = None
     load_declarations: SavedDeclarations = field(default_factory=SavedDeclarations)
 
     def open(self, path: Path, **_: Any) -> FakeSession:
-        self.said.append(f"open {path}")
+        self.calls.append(f"open {path}")
         return self
 
     def __enter__(self) -> FakeSession:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.said.append("close")
+        self.calls.append("close")
 
     def execute(self, sql: str, file: str | None = None) -> list[StatementResult]:
         if self.broken is not None:
@@ -75,35 +75,35 @@ class FakeSession:
         return self.load_declarations
 
     def query(self, sql: str, file: str | None = None) -> QueryResult:
-        self.said.append(f"query {sql.strip()}")
+        self.calls.append(f"query {sql.strip()}")
         if "wrong" in sql:
             at = sql.index("wrong")
             raise RunError("TG-801", "no column wrong", location=Location(sql, at, at + 5, file))
         return QueryResult(pa.table({"a": [1, 2], "b": ["x", None]}))
 
     def peek(self, stream: str, rows: int = 20) -> QueryResult:
-        self.said.append(f"peek {stream} {rows}")
+        self.calls.append(f"peek {stream} {rows}")
         return QueryResult(pa.table({"a": [7]}))
 
     def subscribe(self, stream: str) -> Any:
-        self.said.append(f"subscribe {stream}")
+        self.calls.append(f"subscribe {stream}")
         return Subscribed([Batch(3, pa.table({"a": [7]}))])
 
     def add_console_sinks(self) -> list[str]:
         return ["dear"]
 
     def start(self, until_end: bool = False) -> None:
-        self.said.append("start to the end" if until_end else "start")
+        self.calls.append("start to the end" if until_end else "start")
         if not self.catalog.names():
             raise RunError("TG-505", "nothing to run")
         self.statuses = (StreamStatus("dear", State.RUNNING, 3),)
 
     def wait(self) -> bool:
-        self.said.append("wait")
+        self.calls.append("wait")
         return True
 
     def stop(self) -> None:
-        self.said.append("stop")
+        self.calls.append("stop")
         self.statuses = ()
 
     def status(self) -> tuple[StreamStatus, ...]:
@@ -128,17 +128,17 @@ class TestPiped:
         assert (result.exit_code, result.stderr) == (0, "")
         did = ["did SHOW", "SOURCES", "", "did SHOW SINKS", "did SHOW STREAMS"]
         assert result.stdout.splitlines() == did
-        assert session.said == ["open .tidegate/shell", "close"]
+        assert session.calls == ["open .tidegate/shell", "close"]
 
-    def test_declarations_are_confirmed(self, session: FakeSession) -> None:
+    def test_confirms_declarations(self, session: FakeSession) -> None:
         lines = sql(SQL + "DROP STREAM dear;").stdout.splitlines()
-        said = [line for line in lines if line.endswith(("declared", "dropped"))]
-        assert said == ["source bids declared", "stream dear declared", "stream dear dropped"]
+        changes = [line for line in lines if line.endswith(("declared", "dropped"))]
+        assert changes == ["source bids declared", "stream dear declared", "stream dear dropped"]
 
-    def test_the_last_semicolon_may_be_missing(self, session: FakeSession) -> None:
+    def test_last_semicolon_is_optional(self, session: FakeSession) -> None:
         assert sql("SHOW SINKS").stdout == "did SHOW SINKS\n"
 
-    def test_errors_point_into_the_input_and_the_rest_goes_on(self, session: FakeSession) -> None:
+    def test_errors_have_their_line_in_the_input(self, session: FakeSession) -> None:
         result = sql("SHOW SINKS;\n\nSHOW 1;\nSHOW SOURCES; SELECT\nwrong;SHOW STREAMS;\n")
         assert result.exit_code == 2
         assert result.stdout.splitlines() == [
@@ -148,23 +148,23 @@ class TestPiped:
         ]
         assert result.stderr.startswith("error[TG-101]: SHOW does not know 1")
         assert "--> stdin:3:6" in result.stderr
-        assert "--> stdin:5:1" in result.stderr, "the place in a query is one in the input"
+        assert "--> stdin:5:1" in result.stderr, "the location is in the query, not in the input"
 
-    def test_an_open_quote(self, session: FakeSession) -> None:
+    def test_rejects_open_quote(self, session: FakeSession) -> None:
         result = sql("SHOW SINKS;\nSET a = 'b;\n")
         assert result.exit_code == 2
         assert "never closed" in result.stderr
 
-    def test_a_file_first(self, session: FakeSession) -> None:
+    def test_runs_file_before_stdin(self, session: FakeSession) -> None:
         Path("demo.sql").write_text(SQL)
         result = sql("\\d\n\\d dear\n", "demo.sql")
         assert result.exit_code == 0
         assert "source | bids | auction, price" in result.stdout
         assert "stream | dear | auction, amount" in result.stdout
         assert "did DESCRIBE dear" in result.stdout
-        assert session.said[0] == "open .tidegate/demo"
+        assert session.calls[0] == "open .tidegate/demo"
 
-    def test_an_error_in_the_file(self, session: FakeSession) -> None:
+    def test_error_in_the_file(self, session: FakeSession) -> None:
         Path("demo.sql").write_text("CREATE STREAM a AS SELECT * FROM nothing;")
         result = sql("", "demo.sql")
         assert result.exit_code == 2
@@ -174,28 +174,28 @@ class TestPiped:
         result = sql(SQL + "\\status\n\\start\n\\status\n\\stop\n")
         assert result.exit_code == 0
         assert result.stdout.splitlines()[-4:] == [
-            "nothing is running; \\start runs the streams",
-            "running: dear; shown here: dear",
+            "no streams are running; \\start starts them",
+            "running: dear; printed here: dear",
             "dear: running, epoch 3, 0 rows in, 0 rows out",
             "stopped",
         ]
-        assert session.said[1:] == ["start", "stop", "close"]
+        assert session.calls[1:] == ["start", "stop", "close"]
 
-    def test_at_the_end_started_streams_finish_their_rows(self, session: FakeSession) -> None:
+    def test_waits_for_started_streams_at_end_of_input(self, session: FakeSession) -> None:
         assert sql(SQL + "\\start\n").exit_code == 0
-        assert session.said[1:] == ["start", "wait", "close"]
+        assert session.calls[1:] == ["start", "wait", "close"]
 
-    def test_a_start_that_fails_starts_nothing_later(self, session: FakeSession) -> None:
+    def test_failed_start_stops_the_session(self, session: FakeSession) -> None:
         result = sql("\\start\n")
         assert (result.exit_code, result.stderr) == (2, "error[TG-505]: nothing to run\n")
-        assert session.said[1:] == ["start", "stop", "close"]
+        assert session.calls[1:] == ["start", "stop", "close"]
 
     def test_help_lists_every_command(self, session: FakeSession) -> None:
         result = sql("\\h\n")
         for command in ("\\q", "\\h", "\\d", "\\start", "\\stop", "\\status"):
             assert f"{command} " in result.stdout
 
-    def test_queries_are_answered_in_the_format_that_is_wanted(self, session: FakeSession) -> None:
+    def test_formats_of_query_results(self, session: FakeSession) -> None:
         result = sql(
             "SELECT 1;\n\\format csv\nWITH x AS (SELECT 1) SELECT * FROM x;\n\\format json\nFROM v;"
         )
@@ -205,13 +205,13 @@ class TestPiped:
             "format: csv", "a,b", "1,x", "2,",
             "format: json", '{"a": 1, "b": "x"}', '{"a": 2, "b": null}',
         ]  # fmt: skip
-        assert session.said[1:-1] == [
+        assert session.calls[1:-1] == [
             "query SELECT 1;",
             "query WITH x AS (SELECT 1) SELECT * FROM x;",
             "query FROM v;",
         ]
 
-    def test_a_vertical_format_and_one_that_is_not_there(self, session: FakeSession) -> None:
+    def test_vertical_and_unknown_format(self, session: FakeSession) -> None:
         result = sql("\\format vertical\nSELECT 1;\n\\format tabel\n")
         assert "-- row 1\na | 1\nb | x\n-- row 2\n" in result.stdout
         assert "unknown format tabel\nHint: did you mean table?" in result.stderr
@@ -220,28 +220,28 @@ class TestPiped:
         result = sql(SQL + "\\peek dear 5\nTAIL dear;\n\\end\n")
         assert result.exit_code == 0, result.stderr
         assert "dear, epoch 3\na\n-\n7\n" in result.stdout
-        assert session.said[1:] == [
+        assert session.calls[1:] == [
             "peek dear 5", "subscribe dear", "start", "stop", "start to the end", "wait", "stop", "close",
         ]  # fmt: skip
 
-    def test_a_file_in_between(self, session: FakeSession) -> None:
+    def test_include(self, session: FakeSession) -> None:
         Path("more.sql").write_text("SHOW SINKS;\nSELECT wrong;")
         result = sql("\\i more.sql\n\\i\n\\i nothing.sql\n")
         assert "did SHOW SINKS" in result.stdout
         assert "--> more.sql:2:8" in result.stderr
         assert "\\i needs a file" in result.stderr and "cannot read nothing.sql" in result.stderr
 
-    def test_a_command_in_the_middle_of_a_statement(self, session: FakeSession) -> None:
+    def test_command_in_the_middle_of_a_statement(self, session: FakeSession) -> None:
         result = sql("SHOW\n\\format json\nSINKS;\nSHOW 'a\n\\q';\n")
         assert "format: json\ndid SHOW\nSINKS" in result.stdout
-        assert "SHOW does not know a" in result.stderr, "it stood in a text"
+        assert "SHOW does not know a" in result.stderr, "the command is inside a quote"
 
-    def test_starting_twice_says_what_runs(self, session: FakeSession) -> None:
+    def test_start_of_running_streams(self, session: FakeSession) -> None:
         result = sql(SQL + "\\start\n\\start\n")
         assert result.exit_code == 0
-        assert "running already: dear; new streams join by themselves" in result.stdout
+        assert "already running: dear; new streams start automatically" in result.stdout
 
-    def test_words_for_help(self, session: FakeSession) -> None:
+    def test_help_without_backslash(self, session: FakeSession) -> None:
         assert "\\peek" in sql("help\n").stdout and "\\peek" in sql("HELP;\n").stdout
 
     def test_unknown_command(self, session: FakeSession) -> None:
@@ -250,15 +250,17 @@ class TestPiped:
         assert result.stderr.startswith("error: unknown command \\x\nHint: commands: ")
 
     @pytest.mark.parametrize("word", ["\\q", "exit", "QUIT"])
-    def test_leaving(self, word: str, session: FakeSession) -> None:
+    def test_exit(self, word: str, session: FakeSession) -> None:
         result = sql(f"SHOW SINKS;\n{word}\nSHOW SOURCES;\n")
         assert result.stdout == "did SHOW SINKS\n"
 
-    def test_no_stack_trace_for_our_own_mistakes(self, session: FakeSession) -> None:
+    def test_internal_error_has_no_stack_trace(self, session: FakeSession) -> None:
         session.broken = ValueError("oh")
         result = sql("SHOW SINKS;\n\\h\n")
         assert result.exit_code == 1
-        assert result.stderr == "internal error: ValueError: oh, run with --debug for details\n"
+        assert result.stderr.startswith(
+            "internal error: ValueError: oh\nHint: run again with --debug"
+        )
         assert "\\start" in result.stdout
 
 
@@ -291,22 +293,21 @@ def test_is_complete(text: str, complete: bool) -> None:
 
 
 @pytest.mark.parametrize("word", ["help", "exit", "quit", "\\q", "\\h"])
-def test_a_person_is_heard_in_the_middle_of_a_statement(word: str) -> None:
-    assert is_complete(f"SELECT a\n{word}", typed=True)
-    assert command_in(f"SELECT a\n{word}", typed=True) == (word, "SELECT a")
+def test_words_interrupt_statements_in_interactive_shell(word: str) -> None:
+    assert is_complete(f"SELECT a\n{word}", interactive=True)
+    assert split_command(f"SELECT a\n{word}", interactive=True) == (word, "SELECT a")
 
 
-def test_what_was_declared_here_is_there_again(session: FakeSession, capsys: Any) -> None:
+def test_restores_declarations(session: FakeSession, capsys: Any) -> None:
     session.load_declarations = SavedDeclarations(((None, SQL),), ("hidden",))
-    shell.Shell(session, PlainScreen(), interactive=True).recall()  # type: ignore[arg-type]
-    said = capsys.readouterr().out
-    assert said == (
-        "declared here before: bids, dear\n"
-        "not kept, because of secrets or Python: hidden; declare them again\n"
+    shell.Shell(session, PlainScreen(), interactive=True).restore_declarations()  # type: ignore[arg-type]
+    assert capsys.readouterr().out == (
+        "restored: bids, dear\n"
+        "not saved, because they contain secrets or Python functions: hidden. Declare them again\n"
     )
 
 
-def test_declarations_are_remembered_without_secrets(tmp_path: Path) -> None:
+def test_saves_declarations_without_secrets(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "data")
     assert load_declarations(directory) == SavedDeclarations()
     file = tmp_path / "a.sql"
@@ -318,9 +319,9 @@ def test_declarations_are_remembered_without_secrets(tmp_path: Path) -> None:
     compiled = Compiler(CONNECTORS).compile(SQL + hidden, str(file))
     assert not compiled.errors, compiled.errors
     save_declarations(directory, compiled.catalog)
-    found = load_declarations(directory)
-    assert found.secret == ("k", "over_k")
-    ((origin, text),) = found.scripts
+    saved = load_declarations(directory)
+    assert saved.secret == ("k", "over_k")
+    ((origin, text),) = saved.scripts
     assert origin == str(file) and "hunter2" not in text
     again = Compiler(CONNECTORS).compile(text, origin)
     assert not again.errors and again.catalog.names() == ["bids", "dear"]
@@ -330,8 +331,8 @@ class TestCompletion:
     def complete(self, text: str) -> list[str]:
         catalog = Compiler(CONNECTORS).compile(SQL).catalog
         completer = SqlCompleter(lambda: catalog)
-        found = completer.get_completions(Document(text), CompleteEvent())
-        return [completion.text for completion in found]
+        completions = completer.get_completions(Document(text), CompleteEvent())
+        return [completion.text for completion in completions]
 
     @pytest.mark.parametrize(
         ("text", "expected"),
@@ -353,28 +354,30 @@ class TestCompletion:
     def test_completions(self, text: str, expected: list[str]) -> None:
         assert self.complete(text)[: len(expected) or None] == expected
 
-    def test_columns_of_what_is_named_come_first(self) -> None:
+    def test_completes_columns_of_mentioned_objects(self) -> None:
         assert self.complete("SELECT * FROM dear WHERE am") == ["amount"]
         assert "price" not in self.complete("SELECT * FROM dear WHERE p")
 
-    def test_phrases(self) -> None:
+    def test_completes_phrases(self) -> None:
         assert "EMIT ON WINDOW CLOSE" in self.complete("EM")
 
 
 class TestHistory:
-    def test_follows_the_state_home(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_uses_xdg_state_home(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         assert shell.history_file() == tmp_path / "tidegate" / "history"
         monkeypatch.delenv("XDG_STATE_HOME")
         monkeypatch.setenv("HOME", "/home/someone")
         assert shell.history_file() == Path("/home/someone/.local/state/tidegate/history")
 
-    def test_is_private(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_only_owner_can_read(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-        shell._history().append_string("SET password = 'x';")
+        shell._open_history().append_string("SET password = 'x';")
         assert shell.history_file().stat().st_mode & 0o077 == 0
 
-    def test_is_done_without(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_continues_without_history_file(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         (tmp_path / "tidegate").touch()
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-        shell._history().append_string("SHOW SINKS;")
+        shell._open_history().append_string("SHOW SINKS;")

@@ -1,4 +1,4 @@
-"""check and explain start without Spark, pandas or the shell's toolkit."""
+"""Commands do not import libraries that they do not need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(json.dumps(loaded))
 """
 
 
-# check asks the accumulators whether they can run the calls of a query; they are made of Arrow.
+# `check` constructs the aggregate functions of a query, which use Arrow.
 FOR_CHECK = ("pyarrow", "numpy")
 
 
@@ -37,36 +37,36 @@ FOR_CHECK = ("pyarrow", "numpy")
     "command",
     ["check FILE", "explain FILE", "checkpoints DATA", "inspect DATA", "--help", "--version"],
 )
-def test_command_loads_nothing_heavy(command: str, tmp_path: Path) -> None:
+def test_command_does_not_import_heavy_libraries(command: str, tmp_path: Path) -> None:
     script = tmp_path / "demo.sql"
     script.write_text(SQL)
     (tmp_path / "tidegate.lock").touch()
     arguments = command.replace("FILE", str(script)).replace("DATA", str(tmp_path)).split()
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(arguments), json.dumps(HEAVY)],
         capture_output=True,
         text=True,
         check=True,
     )
-    loaded = json.loads(done.stdout.splitlines()[-1])
+    loaded = json.loads(result.stdout.splitlines()[-1])
     allowed = FOR_CHECK if command.startswith("check ") else ()
     assert [name for name in loaded if name not in allowed] == []
 
 
-def test_the_probe_sees_what_is_loaded() -> None:
-    """The test above would pass for ever if the probe were blind."""
+def test_probe_detects_imports() -> None:
+    """Without detection, the test above could not fail."""
     probe = PROBE.replace("import json, sys", "import json, sys, pyarrow")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", probe, json.dumps(["--version"]), json.dumps(HEAVY)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "pyarrow" in json.loads(done.stdout.splitlines()[-1])
+    assert "pyarrow" in json.loads(result.stdout.splitlines()[-1])
 
 
-def test_python_workers_do_not_load_the_parser() -> None:
-    """Spark starts a process for each operator of a stream that starts."""
+def test_python_workers_do_not_import_the_parser() -> None:
+    """Spark starts many Python workers, and each would load the parser."""
     tasks = [
         f"spark.tasks.{name}" for name in ("read", "shuffle", "step", "sink_write", "lookup_join")
     ]
@@ -76,5 +76,7 @@ def test_python_workers_do_not_load_the_parser() -> None:
     tasks += ["connectors.kafka.reader", "connectors.kafka.transactions"]
     tasks += [f"connectors.postgres.{name}" for name in ("reader", "writer", "lookup")]
     probe = f"import sys; {'; '.join(f'import tidegate.{name}' for name in tasks)}; print('sqlglot' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    result = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Values, numbers and tables as text."""
+"""Formatting of values, numbers and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.cli import text
 
 
 @pytest.mark.parametrize(
-    ("item", "shown"),
+    ("item", "formatted"),
     [
         (None, "NULL"),
         (True, "true"),
@@ -28,12 +28,12 @@ from tidegate.cli import text
         ("a\nb\x1b[31m", "a\\nb\\x1b[31m"),
     ],
 )
-def test_value(item: Any, shown: str) -> None:
-    assert text.value(item) == shown
+def test_format_value(item: Any, formatted: str) -> None:
+    assert text.format_value(item) == formatted
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "formatted"),
     [
         (0, "0.0 s"),
         (59.94, "59.9 s"),
@@ -43,21 +43,21 @@ def test_value(item: Any, shown: str) -> None:
         (-3, "-3.0 s"),
     ],
 )
-def test_duration(seconds: float, shown: str) -> None:
-    assert text.duration(seconds) == shown
+def test_format_duration(seconds: float, formatted: str) -> None:
+    assert text.format_duration(seconds) == formatted
 
 
 @pytest.mark.parametrize(
-    ("bytes_", "shown"),
+    ("size_bytes", "formatted"),
     [(0, "0 B"), (999, "999 B"), (1_200, "1.2 kB"), (123_456_789, "123 MB"), (10**16, "10000 TB")],
 )
-def test_size(bytes_: int, shown: str) -> None:
-    assert text.size(bytes_) == shown
+def test_format_size(size_bytes: int, formatted: str) -> None:
+    assert text.format_size(size_bytes) == formatted
 
 
-def test_table() -> None:
+def test_format_table() -> None:
     rows = [(1, "日本"), (None, "x"), (200, None)]
-    assert text.table(("number", "word"), rows).splitlines() == [
+    assert text.format_table(("number", "word"), rows).splitlines() == [
         "number | word",
         "-------+-----",
         "     1 | 日本",
@@ -66,5 +66,5 @@ def test_table() -> None:
     ]
 
 
-def test_table_without_rows() -> None:
-    assert text.table(("a", "b"), []).splitlines() == ["a | b", "--+--"]
+def test_format_table_without_rows() -> None:
+    assert text.format_table(("a", "b"), []).splitlines() == ["a | b", "--+--"]

@@ -22,7 +22,7 @@ from tests.support.book import LANGUAGE, READ, ROOT, Block, blocks, pages
 from tests.support.book_commands import commands, require_known, require_parsed, words_of
 from tests.support.compiling import TESTS, compile_text
 from tidegate.cli.main import app
-from tidegate.cli.shell import parts_of
+from tidegate.cli.shell import split_input
 
 BLOCKS = blocks()
 # What tests/spark does with blocks.
@@ -42,7 +42,7 @@ def test_sql_is_accepted(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in re.findall(r"\$\{(\w+)\}", block.text):
         monkeypatch.setenv(name, "localhost")
     # Queries over what is kept are DuckDB's.
-    parts = parts_of(block.with_sources())
+    parts = split_input(block.with_sources())
     compiled = compile_text("".join(part.strip() for kind, part in parts if kind != "query"))
     errors = (*compiled.errors, *compiled.unrunnable)
     assert not errors, "\n".join(error.render() for error in errors)

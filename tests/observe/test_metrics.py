@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.pipelines import PipelineHarness
-from tidegate.cli import report
+from tidegate.cli import errors as cli_errors
 from tidegate.cli.screen import JsonLog
 from tidegate.errors import Location, RunError, SqlError
 from tidegate.observe import timeline as spans
@@ -323,7 +323,7 @@ class TestJsonLog:
             (5.0, StreamStatus("bids", State.RUNNING, 8)),
         ]:
             clock.now += seconds
-            log.progress([status])
+            log.show_progress([status])
         lines = self.lines(capsys)
         assert [(line["epoch"], line["error"], line["level"]) for line in lines] == [
             (7, None, "info"),
@@ -335,10 +335,10 @@ class TestJsonLog:
 
     def test_rows_and_messages(self, capsys: pytest.CaptureFixture[str]) -> None:
         log = JsonLog()
-        log.line("hello\n")
-        log.rows("bids", 3, pa.table({"a": [1, None], "b": [b"x", b"y"]}))
-        log.table("t", ["a"], [(1,)])
-        log.end([STATUS])
+        log.print_line("hello\n")
+        log.print_rows("bids", 3, pa.table({"a": [1, None], "b": [b"x", b"y"]}))
+        log.print_table("t", ["a"], [(1,)])
+        log.print_final_status([STATUS])
         message, rows, table, end = self.lines(capsys)
         assert message["message"] == "hello"
         assert (rows["stream"], rows["epoch"], rows["rows"][1]["a"]) == ("bids", 3, None)
@@ -349,10 +349,12 @@ class TestJsonLog:
     def test_errors_are_data(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(report.STYLE, "json", True)
+        monkeypatch.setattr(cli_errors.OPTIONS, "json", True)
         place = Location("SELECT\n x", 8, 9, "a.sql")
-        report.show([SqlError("TG-301", "no x", location=place, hint="try y")], "warning")
-        report.show_error(report.InputProblem("no file"))
+        cli_errors.print_diagnostics(
+            [SqlError("TG-301", "no x", location=place, hint="try y")], "warning"
+        )
+        cli_errors.print_error(cli_errors.UsageError("no file"))
         first, second = map(json.loads, capsys.readouterr().err.splitlines())
         assert (first["code"], first["level"], first["hint"]) == ("TG-301", "warning", "try y")
         assert first["place"] == {"file": "a.sql", "line": 2, "column": 2}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import tidegate
 from tests.real.s3 import BUCKET, S3, SECRETS
-from tidegate.cli import data as command
+from tidegate.cli.directory import remove_data_directory
 from tidegate.cli.main import app
 from tidegate.errors import DataDirectoryError
 from tidegate.runtime.directory import DataDirectory
@@ -53,7 +53,7 @@ def test_one_process_at_a_time_and_the_next_one_goes_on(s3: S3, place: str) -> N
 def test_what_is_not_ours_is_left_alone(s3: S3, place: str) -> None:
     key = place.removeprefix(f"s3://{BUCKET}/")
     s3.put(f"{key}/letters/1.txt", b"dear")
-    for attempt in (lambda: tidegate.open(place), lambda: command.remove(place, None)):
+    for attempt in (lambda: tidegate.open(place), lambda: remove_data_directory(place, None)):
         with pytest.raises(DataDirectoryError) as caught:
             attempt()
         assert caught.value.code == "TG-601"
@@ -61,10 +61,10 @@ def test_what_is_not_ours_is_left_alone(s3: S3, place: str) -> None:
 
 
 def test_fresh_leaves_nothing_but_the_lease(s3: S3, place: str) -> None:
-    command.remove(place, None)
+    remove_data_directory(place, None)
     with tidegate.open(place) as session:
         session.directory.pipeline("main").put("manifests/x.json", b"{}")
-    command.remove(place, None)
+    remove_data_directory(place, None)
     assert [name for name in below(s3, place) if not name.startswith("_lock/")] == []
     with tidegate.open(place):
         pass

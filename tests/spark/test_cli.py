@@ -184,7 +184,7 @@ def test_shell_in_a_pipe() -> None:
     assert done.stderr.startswith("error[TG-201]")
     assert "answer" in done.stdout and "42" in done.stdout
     assert "stream dear declared\n" in done.stdout
-    assert "running: dear; shown here: dear\n" in done.stdout
+    assert "running: dear; printed here: dear\n" in done.stdout
     assert "column  | type" in done.stdout
     assert "dear, epoch 0\n" in done.stdout
 

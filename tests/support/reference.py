@@ -21,9 +21,15 @@ def cli_page() -> str:
     """Every command with its arguments and options."""
     lines = ["# The command line", "", _MADE, ""]
     lines += [
-        "`tidegate COMMAND --help` says the same. Exit codes: 0 done, 1 something failed (a test case, or a",
-        "mistake of ours), 2 something that you can mend. `tidegate --install-completion` teaches your shell the",
-        "commands.",
+        "`tidegate COMMAND --help` shows the same text. `tidegate --install-completion` installs completion for",
+        "your shell.",
+        "",
+        "| exit code | meaning |",
+        "| --- | --- |",
+        "| 0 | success |",
+        "| 1 | failed test cases, or an internal error |",
+        "| 2 | an error that you can fix |",
+        "| 130 | interrupted with Ctrl-C; `tidegate run` exits with 0 after the first Ctrl-C |",
         "",
     ]
     for words, call in _commands("tidegate", app):

@@ -1,9 +1,14 @@
-"""The command line: check, explain, run, sql, query, test, init.
+"""The command line: the `tidegate` command and its subcommands.
 
-`main` holds the commands and their options, `guard` turns exceptions into exit codes, `scripts`
-reads and checks files without Spark, `run` and `shell` drive a session. What people see is written
-by a *screen*: `plain` when the output is piped, `live` on a terminal.
+Start reading at `main`, which declares the commands with their options. `scripts` reads, checks and
+explains SQL files without Spark. `run` and `shell` (`tidegate sql`) run them in a session.
+`directory` has the commands for data directories: `checkpoints`, `inspect`, `query` and `prune`.
+`servers` serves metrics and the console, and `init` writes files: new projects and the archive for
+clusters.
 
-Modules here are imported when a command needs them, so that `check` and `explain` start fast and
-load neither pyspark nor prompt_toolkit. The command line may import everything but pyspark.
+Output goes through a screen: `screen` has those for pipes and logs, `live` the one for terminals,
+and `text` formats values and rows. `errors` prints errors and determines the exit code.
+
+`main` imports the other modules when a command needs them, so that `check` and `explain` start fast
+and load neither pyspark nor prompt_toolkit. The package may import everything but pyspark.
 """

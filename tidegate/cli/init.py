@@ -1,4 +1,4 @@
-"""`tidegate init`: a small project that runs, with a test."""
+"""Commands that write files: `tidegate init` a project, `tidegate package` an archive."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import zipfile
 from pathlib import Path
 
 import tidegate
-from tidegate.cli import report
+from tidegate.cli.errors import UsageError
 from tidegate.errors import RunError
 
+# ---- tidegate init
+
 _STREAMS = """\
--- Orders come as JSON files in the folder orders; relative paths begin beside this file.
+-- Orders are JSON files in the folder orders. Relative paths start at the folder of this file.
 CREATE SOURCE orders (
     id BIGINT NOT NULL,
     customer STRING,
@@ -19,7 +21,7 @@ CREATE SOURCE orders (
     WATERMARK FOR ts AS ts - INTERVAL '10' SECOND
 ) WITH (connector = 'files', path = 'orders', format = 'json', dead_letters = 'bad_orders');
 
--- Each minute once, when it is over.
+-- One row per minute, as soon as the minute is over.
 CREATE STREAM revenue AS
 SELECT window_start, count(*) AS orders, sum(amount) AS amount
 FROM orders
@@ -29,7 +31,7 @@ EMIT ON WINDOW CLOSE;
 CREATE SINK revenue_files FROM revenue
 WITH (connector = 'files', path = 'out/revenue', format = 'json');
 
--- The newest state of each customer, to be asked at any time:
+-- The current totals of each customer. Query them at any time:
 -- tidegate query .tidegate/streams "SELECT * FROM customers ORDER BY spent DESC LIMIT 3"
 CREATE MATERIALIZED VIEW customers AS
 SELECT customer, count(*) AS orders, sum(amount) AS spent
@@ -66,14 +68,14 @@ _README = """\
 # A Tidegate project
 
 ```
-tidegate check streams.sql                # every error, without running anything
-tidegate run streams.sql --until-end      # process all rows, close all windows, and end
+tidegate check streams.sql                # find errors without running anything
+tidegate run streams.sql --until-end      # process all rows, close all windows, and exit
 tidegate query .tidegate/streams "SELECT * FROM customers ORDER BY spent DESC"
-tidegate test tests                       # rows in, expected rows out
-tidegate sql streams.sql                  # talk to it
+tidegate test tests                       # compare the output for test rows with expected rows
+tidegate sql streams.sql                  # open an interactive shell
 ```
 
-`tidegate run streams.sql` runs until Ctrl-C: put another file into `orders` and watch.
+`tidegate run streams.sql` runs until Ctrl-C. Put another file into `orders` while it runs.
 """
 
 FILES = {
@@ -86,12 +88,12 @@ FILES = {
 
 
 def init(folder: Path) -> int:
-    """Write the project; nothing that is there is written over."""
-    there = [name for name in FILES if (folder / name).exists()]
-    if there:
-        raise report.InputProblem(
-            f"{folder / there[0]} is there already, and nothing was written",
-            "name a directory that is empty or does not exist yet.",
+    """Write the project, without replacing existing files."""
+    existing = [name for name in FILES if (folder / name).exists()]
+    if existing:
+        raise UsageError(
+            f"{folder / existing[0]} already exists; nothing was written",
+            "choose a directory that is empty or does not exist yet.",
         )
     try:
         for name, text in FILES.items():
@@ -99,35 +101,37 @@ def init(folder: Path) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
     except OSError as error:
-        raise report.InputProblem(f"cannot write {folder}: {error.strerror or error}") from None
+        raise UsageError(f"cannot write {folder}: {error.strerror or error}") from None
     print("\n".join(f"wrote {folder / name}" for name in FILES))
     print(f"\nNext:\n  cd {folder}\n  tidegate run streams.sql --until-end\n  tidegate test tests")
     return 0
 
 
-# ---- `tidegate package`: the package as an archive that Spark hands to the machines of a cluster.
+# ---- tidegate package
 
-# Every archive of the same files has the same bytes.
-_TIME = (1980, 1, 1, 0, 0, 0)
+# A constant time makes archives reproducible.
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 
 
 def package(target: Path) -> int:
-    """Write the archive and print how to use it."""
+    """Write the tidegate package as an archive that Spark distributes to its executors."""
     if target.suffix != ".zip":
         hint = f"tidegate package {target.with_suffix('.zip')}"
-        raise RunError("TG-506", f"Spark takes archives that end in .zip, not {target}", hint=hint)
+        raise RunError(
+            "TG-506", f"the name of the archive must end in .zip, not {target}", hint=hint
+        )
     try:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, name in _files():
-                archive.writestr(zipfile.ZipInfo(name, _TIME), path.read_bytes())
+            for path, name in _package_files():
+                archive.writestr(zipfile.ZipInfo(name, _TIMESTAMP), path.read_bytes())
     except OSError as error:
         raise RunError("TG-506", f"{target} cannot be written: {error.strerror}") from None
-    print(f"tidegate {tidegate.__version__} is in {target}")
-    print(f"Give it to Spark: spark.submit.pyFiles {target.resolve()}")
+    print(f"wrote tidegate {tidegate.__version__} to {target}")
+    print(f"Pass it to Spark: --conf spark.submit.pyFiles={target.resolve()}")
     return 0
 
 
-def _files() -> list[tuple[Path, str]]:
+def _package_files() -> list[tuple[Path, str]]:
     root = Path(tidegate.__file__).parent
     paths = (path for path in sorted(root.rglob("*")) if path.is_file())
     return [

@@ -1,4 +1,4 @@
-"""Output on a terminal: formatted tables, and a live status table at the bottom."""
+"""The screen for terminals: formatted tables, and a live status table at the bottom."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli import text
-from tidegate.cli.screen import cells, shown_of
-from tidegate.cli.text import notes
+from tidegate.cli.screen import describe_activities, row_limit_note, to_rows
 from tidegate.observe.status import State, StreamStatus
 
-_STATE_COLOURS = {
+_STATE_STYLES = {
     State.STARTING: "yellow",
     State.RUNNING: "green",
     State.FINISHED: "cyan",
@@ -33,41 +32,43 @@ _STATE_COLOURS = {
 REFRESHES_PER_SECOND = 4
 
 
-def own_console() -> Console:
-    """A console on a copy of stdout.
+def stdout_copy_console() -> Console:
+    """Return a console on a duplicate of stdout.
 
-    While Spark starts, stdout leads to its log file, so that the JVM inherits the log and not the
-    terminal; a person still wants to see the spinner.
+    While Spark starts, stdout is redirected to its log file, so that the JVM inherits the log
+    instead of the terminal. The duplicate still writes to the terminal.
     """
     copy = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding)
     return Console(file=copy, highlight=False)
 
 
 class LiveScreen:
-    """Writes to a terminal; rows scroll by above the table of streams."""
+    """Prints to a terminal. Rows scroll above a status table, which is updated in place."""
 
     def __init__(
         self,
         console: Console | None = None,
-        note: Callable[[], str] = lambda: "",
-        ends: bool = False,
+        notice: Callable[[], str] = lambda: "",
+        is_bounded: bool = False,
     ) -> None:
-        self.console = console or own_console()
-        self.note = note
-        self.ends = ends
+        self.console = console or stdout_copy_console()
+        self.notice = notice
+        self.is_bounded = is_bounded
         self._statuses: Sequence[StreamStatus] = ()
         self._live: Live | None = None
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self.console.print(pretty_table(title, columns, rows))
+    def print_table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        self.console.print(_row_table(title, columns, rows))
 
-    def rows(self, stream: str, epoch: int, rows: Any) -> None:
-        self.table(f"{stream} · epoch {epoch}{shown_of(rows)}", *cells(rows))
+    def print_rows(self, stream: str, epoch: int, rows: Any) -> None:
+        self.print_table(f"{stream} · epoch {epoch}{row_limit_note(rows)}", *to_rows(rows))
 
-    def progress(self, statuses: Sequence[StreamStatus]) -> None:
+    def show_progress(self, statuses: Sequence[StreamStatus]) -> None:
         self._statuses = statuses
         if self._live is None:
             self._live = Live(
@@ -80,35 +81,35 @@ class LiveScreen:
             self._live.start(refresh=True)
 
     def _render(self) -> RenderableType:
-        table = status_table(self._statuses, self.console, self.ends)
+        table = _status_table(self._statuses, self.console, self.is_bounded)
         failed = any(status.state is State.FAILED for status in self._statuses)
-        said = notes(self._statuses, self.ends)
-        lines = [Text(line, "red" if failed else "dim") for line in said]
+        activities = describe_activities(self._statuses, self.is_bounded)
+        lines = [Text(line, "red" if failed else "dim") for line in activities]
         return Group(table, *lines) if lines else table
 
     @contextmanager
     def working(self, message: str) -> Iterator[None]:
-        """A spinner that leaves no trace, or the note of someone who wants to leave."""
+        """Show a spinner with the message, or with the notice if there is one."""
         spinner = Spinner("dots")
-        began = time.monotonic()
+        start = time.monotonic()
 
-        def show() -> RenderableType:
-            seconds = int(time.monotonic() - began)
+        def render() -> RenderableType:
+            seconds = int(time.monotonic() - start)
             status = f"{message} {seconds} s" if seconds else message
-            said = Text(self.note(), "yellow") if self.note() else Text(status, "dim")
-            spinner.update(text=said)
+            notice = self.notice()
+            spinner.update(text=Text(notice, "yellow") if notice else Text(status, "dim"))
             return spinner
 
         with Live(
             console=self.console,
-            get_renderable=show,
+            get_renderable=render,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         ):
             yield
 
-    def end(self, statuses: Sequence[StreamStatus]) -> None:
+    def print_final_status(self, statuses: Sequence[StreamStatus]) -> None:
         self._statuses = statuses
         if self._live is not None:
             self._live.stop()
@@ -117,8 +118,7 @@ class LiveScreen:
             self.console.print(self._render())
 
 
-def pretty_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """Rows for people: numbers on the right, NULL dimmed."""
+def _row_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     table = Table(
         title=Text(title, "bold") if title else None,
         title_justify="left",
@@ -126,99 +126,115 @@ def pretty_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
         header_style="bold cyan",
         border_style="dim",
     )
-    right = text.right_aligned(columns, rows)
-    for name, to_right in zip(columns, right, strict=True):
+    for name, is_numeric in zip(columns, text.numeric_columns(columns, rows), strict=True):
         table.add_column(
-            Text(text.printable(name)), justify="right" if to_right else "left", overflow="fold"
+            Text(text.escape(name)), justify="right" if is_numeric else "left", overflow="fold"
         )
     for row in rows:
-        table.add_row(*(Text(text.value(item), "dim" if item is None else "") for item in row))
+        cells = (Text(text.format_value(item), "dim" if item is None else "") for item in row)
+        table.add_row(*cells)
     return table
 
 
-def status_table(statuses: Sequence[StreamStatus], console: Console, ends: bool = False) -> Table:
-    """One row per stream. On a narrow screen first the columns that are empty for all give way,
-    then those that matter least. Input that ends has a bar."""
-    columns = [column for column in _COLUMNS if ends or column.head != "input"]
-    telling = [column for column in columns if not all(column.empty(status) for status in statuses)]
-    unlimited = console.options.update_width(10_000)
-    for least in (None, "", *_MATTER_LEAST):
-        if least is not None:
-            columns = telling = [column for column in telling if column.head != least]
-        table = _status_table(columns, statuses)
-        if Measurement.get(console, unlimited, table).maximum <= console.width:
+# ---- The status table
+
+
+def _status_table(statuses: Sequence[StreamStatus], console: Console, is_bounded: bool) -> Table:
+    """Build the status table: one row per stream.
+
+    If the terminal is too narrow for all columns, empty columns are dropped first, then the least
+    important ones. Bounded input has a progress bar.
+    """
+    columns = [column for column in _COLUMNS if is_bounded or column.title != "input"]
+    table = _build_table(columns, statuses)
+    if _fits(table, console):
+        return table
+    columns = [c for c in columns if not all(c.is_empty(status) for status in statuses)]
+    for dropped in (None, *_LEAST_IMPORTANT):
+        columns = [column for column in columns if column.title != dropped]
+        table = _build_table(columns, statuses)
+        if _fits(table, console):
             break
     return table
 
 
-def _status_table(columns: Sequence[_Column], statuses: Sequence[StreamStatus]) -> Table:
+def _fits(table: Table, console: Console) -> bool:
+    unlimited = console.options.update_width(10_000)
+    return Measurement.get(console, unlimited, table).maximum <= console.width
+
+
+def _build_table(columns: Sequence[_Column], statuses: Sequence[StreamStatus]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for column in columns:
-        left = column.head in ("stream", "state", "input", "watermark")
-        table.add_column(column.head, justify="left" if left else "right", no_wrap=True)
+        left = column.title in ("stream", "state", "input", "watermark")
+        table.add_column(column.title, justify="left" if left else "right", no_wrap=True)
     for status in statuses:
         table.add_row(*(column.cell(status) for column in columns))
     return table
 
 
 def _state(status: StreamStatus) -> Text:
-    return Text(status.state.value, _STATE_COLOURS[status.state])
+    return Text(status.state.value, _STATE_STYLES[status.state])
 
 
-def _alarming(number: int) -> Text:
-    return Text(text.count(number), "yellow" if number else "dim")
+def _rejected_rows(number: int) -> Text:
+    return Text(text.format_count(number), "yellow" if number else "dim")
 
 
-def _optional(shown: str | None) -> Text:
-    return Text(shown) if shown is not None else Text("–", "dim")
+def _optional(value: str | None) -> Text:
+    return Text(value) if value is not None else Text("–", "dim")
 
 
 def _watermark(status: StreamStatus) -> Text:
-    mark = status.watermark
-    # Parts of a second would only flicker.
-    return _optional(text.moment(mark.replace(microsecond=0)) if mark is not None else None)
+    if status.watermark is None:
+        return _optional(None)
+    # Fractions of a second would only flicker.
+    return Text(text.format_timestamp(status.watermark.replace(microsecond=0)))
 
 
 def _lag(status: StreamStatus) -> Text:
-    return _optional(text.duration(lag) if (lag := status.live_lag_seconds) is not None else None)
+    lag = status.live_lag_seconds
+    return _optional(None if lag is None else text.format_duration(lag))
 
 
 def _input(status: StreamStatus) -> Text:
-    return _optional(None if status.progress is None else text.bar(status.progress))
+    return _optional(None if status.progress is None else text.progress_bar(status.progress))
 
 
-def _took(status: StreamStatus) -> Text:
-    took = status.epoch_seconds
-    return _optional(None if took is None else text.duration(took))
+def _epoch(status: StreamStatus) -> Text:
+    return _optional(None if status.epoch is None else text.format_count(status.epoch))
+
+
+def _epoch_duration(status: StreamStatus) -> Text:
+    seconds = status.epoch_seconds
+    return _optional(None if seconds is None else text.format_duration(seconds))
 
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of the status table: its heading, its cells, and the value that counts as empty."""
+    """A column of the status table; `is_empty` tests whether a stream has no value for it."""
 
-    head: str
+    title: str
     cell: Callable[[StreamStatus], Text]
-    empty: Callable[[StreamStatus], bool] = lambda status: False
+    is_empty: Callable[[StreamStatus], bool] = lambda status: False
 
 
 _COLUMNS = (
     _Column("stream", lambda s: Text(s.name, "bold")),
     _Column("state", _state),
     _Column("input", _input, lambda s: s.progress is None),
-    _Column("rows in", lambda s: Text(text.count(s.rows_in))),
-    _Column("rows out", lambda s: Text(text.count(s.rows_out))),
-    _Column("rows/s", lambda s: Text(text.rate(s.rows_in_per_second))),
+    _Column("rows in", lambda s: Text(text.format_count(s.rows_in))),
+    _Column("rows out", lambda s: Text(text.format_count(s.rows_out))),
+    _Column("rows/s", lambda s: Text(text.format_rate(s.rows_in_per_second))),
     _Column("watermark", _watermark, lambda s: s.watermark is None),
     _Column("lag", _lag, lambda s: s.live_lag_seconds is None),
-    _Column("late", lambda s: _alarming(s.late_rows), lambda s: not s.late_rows),
-    _Column("dead letters", lambda s: _alarming(s.dead_letters), lambda s: not s.dead_letters),
-    _Column("state size", lambda s: Text(text.size(s.state_bytes)), lambda s: not s.state_bytes),
+    _Column("late", lambda s: _rejected_rows(s.late_rows), lambda s: not s.late_rows),
+    _Column("dead letters", lambda s: _rejected_rows(s.dead_letters), lambda s: not s.dead_letters),
     _Column(
-        "epoch",
-        lambda s: _optional(None if s.epoch is None else text.count(s.epoch)),
-        lambda s: s.epoch is None,
+        "state size", lambda s: Text(text.format_size(s.state_bytes)), lambda s: not s.state_bytes
     ),
-    _Column("took", _took, lambda s: s.epoch_seconds is None),
+    _Column("epoch", _epoch, lambda s: s.epoch is None),
+    _Column("took", _epoch_duration, lambda s: s.epoch_seconds is None),
 )
-# The table shows the watermark's lag; the final summary and the metrics show the rest.
-_MATTER_LEAST = ("watermark", "took", "epoch", "state size", "input", "rows/s", "lag")
+# The columns that a narrow table drops, in this order. Metrics and the console have them all.
+_LEAST_IMPORTANT = ("watermark", "took", "epoch", "state size", "input", "rows/s", "lag")

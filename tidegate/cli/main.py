@@ -12,8 +12,8 @@ from typing import Annotated, TextIO
 import typer
 
 import tidegate
-from tidegate.cli.guard import OPTIONS, guarded
-from tidegate.cli.text import Format, LogFormat
+from tidegate.cli.errors import OPTIONS, handle_errors
+from tidegate.cli.text import LogFormat, RowFormat
 
 app = typer.Typer(
     name="tidegate",
@@ -30,104 +30,108 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="DIR",
-        help="Where state and offsets are kept, a path or a URI; .tidegate/<file> by default.",
+        help="Directory for state and offsets, a path or a URI; .tidegate/<file> by default.",
     ),
 ]
 Master = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="A Spark master; this machine by default."),
+    typer.Option("--master", metavar="URL", help="Spark master; the local machine by default."),
 ]
-
 Variables = Annotated[
     list[str] | None,
-    typer.Option("--var", metavar="NAME=VALUE", help="What ${NAME} in the SQL stands for."),
+    typer.Option("--var", metavar="NAME=VALUE", help="Value of ${NAME} in the SQL."),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark: spark.driver.memory=4g."),
+    typer.Option(
+        "--conf", metavar="KEY=VALUE", help="Spark setting, such as spark.driver.memory=4g."
+    ),
 ]
-
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Data directory.")]
 Listen = Annotated[
     str | None,
     typer.Option(
         "--listen",
         metavar="[HOST:]PORT",
-        help="Where the console listens; 127.0.0.1:8571 by default, 0 for any free port.",
+        help="Address of the console; 127.0.0.1:8571 by default, port 0 for any free port.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class OnChange(StrEnum):
-    """What to do about streams that changed."""
+    """How to start streams whose query has changed."""
 
-    REJECTE = "reject"
+    REJECT = "reject"
     CONTINUE = "continue"
     RESTART = "restart"
 
 
-def _version(wanted: bool) -> None:
-    if not wanted:
+def _print_version(enabled: bool) -> None:
+    if not enabled:
         return
     typer.echo(f"tidegate {tidegate.__version__}")
     raise typer.Exit
 
 
 @app.callback()
-def _options(
+def _set_options(
     debug: Debug = False,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     OPTIONS.debug = debug
 
 
 @app.command()
-@guarded
+@handle_errors
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help="SQL files; - reads stdin.")],
     var: Variables = None,
     debug: Debug = False,
 ) -> int:
-    """Find every error in SQL files, without running them."""
+    """Find all errors in SQL files without running them."""
     from tidegate.cli import scripts
-    from tidegate.cli.scripts import variables
 
-    return scripts.check(files, variables(var or []))
+    return scripts.check(files, scripts.parse_variables(var or []))
 
 
 @app.command()
-@guarded
+@handle_errors
 def explain(
-    file: Annotated[str, typer.Argument(help="A SQL file; - reads stdin.")],
-    stream: Annotated[str | None, typer.Argument(help="One stream; all by default.")] = None,
+    file: Annotated[str, typer.Argument(help="SQL file; - reads stdin.")],
+    stream: Annotated[
+        str | None, typer.Argument(help="Stream to explain; all streams by default.")
+    ] = None,
     logical: Annotated[
-        bool, typer.Option("--logical", help="The plans before they are optimized.")
+        bool, typer.Option("--logical", help="Show the plans before optimization.")
     ] = False,
     var: Variables = None,
     debug: Debug = False,
 ) -> int:
-    """Show the plans of streams: operators, state bounds, watermarks."""
+    """Show the plans of streams: operators, state bounds and watermarks."""
     from tidegate.cli import scripts
-    from tidegate.cli.scripts import variables
 
-    return scripts.explain(file, stream, logical, variables(var or []))
+    return scripts.explain(file, stream, logical, scripts.parse_variables(var or []))
 
 
 @app.command()
-@guarded
+@handle_errors
 def run(
-    file: Annotated[str, typer.Argument(help="A SQL file; - reads stdin.")],
+    file: Annotated[str, typer.Argument(help="SQL file; - reads stdin.")],
     until_end: Annotated[
         bool,
-        typer.Option("--until-end", help="Read what there is, close every window, and end."),
+        typer.Option(
+            "--until-end", help="Process all available input, close all windows, and exit."
+        ),
     ] = False,
     available_now: Annotated[
         bool,
-        typer.Option("--available-now", help="Read what there is and end; windows stay open."),
+        typer.Option(
+            "--available-now", help="Process all available input and exit; windows stay open."
+        ),
     ] = False,
     data: Data = None,
     fresh: Annotated[
@@ -137,7 +141,7 @@ def run(
         OnChange | None,
         typer.Option(
             "--on-change",
-            help="What happens to streams whose query changed since their last epoch.",
+            help="How to start streams whose query has changed since their last epoch.",
         ),
     ] = None,
     metrics: Annotated[
@@ -145,217 +149,222 @@ def run(
         typer.Option(
             "--metrics",
             metavar="[HOST:]PORT",
-            help="Serve /metrics for Prometheus, /health and /ready; to this machine by default.",
+            help="Serve /metrics for Prometheus, /health and /ready; on 127.0.0.1 by default.",
         ),
     ] = None,
     console: Annotated[
-        bool, typer.Option("--console", help="Show everything in the browser (extra: console).")
+        bool,
+        typer.Option("--console", help="Serve the console for browsers (extra: console)."),
     ] = False,
     listen: Listen = None,
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="json: one object per line, for machines.")
+        LogFormat, typer.Option("--log-format", help="Log format; json prints one object per line.")
     ] = LogFormat.TEXT,
     var: Variables = None,
     master: Master = None,
     conf: Conf = None,
     debug: Debug = False,
 ) -> int:
-    """Run the streams of a SQL file and show how they are doing; Ctrl-C stops them.
+    """Run the streams of a SQL file and show their progress; Ctrl-C stops them.
 
     The next run resumes from the last committed epoch.
     """
-    from tidegate.cli import console as watching
-    from tidegate.cli import report, scripts
     from tidegate.cli import run as command
-    from tidegate.cli.scripts import spark_conf, variables
+    from tidegate.cli import scripts, servers
 
-    report.STYLE.json = log_format is LogFormat.JSON
-    served = watching.Watching(
-        watching.address("--metrics", metrics, "9464"),
-        watching.console_address(console, listen),
-        log_format,
+    OPTIONS.json = log_format is LogFormat.JSON
+    options = command.RunOptions(
+        until_end=until_end,
+        available_now=available_now,
+        data=data,
+        fresh=fresh,
+        config={"on_change": on_change.value} if on_change is not None else {},
+        metrics=servers.parse_address("--metrics", metrics, "9464"),
+        console=servers.parse_console_address(console, listen),
+        log_format=log_format,
+        master=master,
+        spark_conf=scripts.parse_spark_conf(conf or []),
     )
-    script = scripts.read(file, variables(var or []))
-    ending = command.Ending(until_end, available_now)
-    config = {"on_change": on_change.value} if on_change is not None else {}
-    where = command.Where(data, master, config, spark_conf(conf or []))
-    return command.run(script, ending=ending, where=where, fresh=fresh, watching=served)
+    return command.run(scripts.read(file, scripts.parse_variables(var or [])), options)
 
 
 @app.command()
-@guarded
+@handle_errors
 def sql(
-    file: Annotated[str | None, typer.Argument(help="A SQL file to begin with.")] = None,
+    file: Annotated[str | None, typer.Argument(help="SQL file to run first.")] = None,
     data: Data = None,
     var: Variables = None,
     master: Master = None,
     conf: Conf = None,
     debug: Debug = False,
 ) -> int:
-    """Talk SQL: an interactive shell, or a script from stdin."""
+    """Open an interactive SQL shell, or run a script from stdin."""
     from tidegate.cli import scripts, shell
-    from tidegate.cli.scripts import spark_conf, variables
 
-    script = scripts.read(file, variables(var or [])) if file is not None else None
-    return shell.run(script, data=data, master=master, conf=spark_conf(conf or []))
+    variables = scripts.parse_variables(var or [])
+    script = scripts.read(file, variables) if file is not None else None
+    spark_conf = scripts.parse_spark_conf(conf or [])
+    return shell.run(script, data=data, master=master, spark_conf=spark_conf)
 
 
 @app.command()
-@guarded
+@handle_errors
 def query(
     directory: Directory,
-    text: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT; - reads stdin.")],
-    kind: Annotated[
-        Format | None, typer.Option("--format", help="How rows are written; a table by default.")
+    text: Annotated[str, typer.Argument(metavar="SQL", help="SELECT statement; - reads stdin.")],
+    row_format: Annotated[
+        RowFormat | None,
+        typer.Option("--format", help="Format of the rows; a table by default."),
     ] = None,
     debug: Debug = False,
 ) -> int:
     """Query the stored rows of streams, also while another process runs them.
 
-    Materialized views and streams with a memory sink can be asked, in DuckDB's SQL.
+    Materialized views and streams with a memory sink can be queried, in the SQL of DuckDB.
     """
-    from tidegate.cli import run as command
+    from tidegate.cli import directory as command
 
-    return command.query(directory, text, kind)
+    return command.query(directory, text, row_format)
 
 
 @app.command()
-@guarded
+@handle_errors
 def checkpoints(directory: Directory, as_json: Json = False, debug: Debug = False) -> int:
     """List the checkpoints of a data directory, also while it is in use."""
-    from tidegate.cli import checkpoints as command
+    from tidegate.cli import directory as command
 
     return command.checkpoints(directory, as_json)
 
 
 @app.command()
-@guarded
+@handle_errors
 def inspect(
     directory: Directory,
     epoch: Annotated[
-        int | None, typer.Option("--epoch", help="An epoch that is kept; the newest by default.")
+        int | None, typer.Option("--epoch", help="Stored epoch; the newest by default.")
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="One pipeline; all by default.")
+        str | None, typer.Option("--pipeline", help="Pipeline; all pipelines by default.")
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Show what an epoch has decided: sources with offsets, operators with state, sinks."""
-    from tidegate.cli import checkpoints as command
+    """Show the manifest of an epoch: source offsets, operator state and sinks."""
+    from tidegate.cli import directory as command
 
     return command.inspect(directory, epoch, pipeline, as_json)
 
 
 @app.command()
-@guarded
+@handle_errors
 def console(directory: Directory, listen: Listen = None, debug: Debug = False) -> int:
-    """Look at a data directory in the browser, also while another process is using it."""
-    from tidegate.cli import console as command
-    from tidegate.cli.console import address
+    """Show a data directory in the browser, also while another process uses it."""
+    from tidegate.cli import servers
 
-    return command.console(directory, address("--listen", listen, "127.0.0.1:8571"))
+    return servers.console(directory, servers.parse_address("--listen", listen, "127.0.0.1:8571"))
 
 
 @app.command()
-@guarded
+@handle_errors
 def package(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write.")] = Path(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write.")] = Path(
         "tidegate.zip"
     ),
     debug: Debug = False,
 ) -> int:
-    """Write the package as an archive for the machines of a cluster (spark.submit.pyFiles)."""
+    """Write the tidegate package as an archive for a cluster (spark.submit.pyFiles)."""
     from tidegate.cli import init as command
 
     return command.package(file)
 
 
 @app.command()
-@guarded
+@handle_errors
 def prune(
     directory: Directory,
     streams: Annotated[
-        list[str] | None, typer.Argument(metavar="[STREAM…]", help="The streams that go.")
+        list[str] | None, typer.Argument(metavar="[STREAM…]", help="Streams to remove.")
     ] = None,
     script: Annotated[
         list[str] | None,
-        typer.Option("--script", metavar="FILE", help="All streams go that it does not declare."),
+        typer.Option(
+            "--script", metavar="FILE", help="Remove all streams that this file does not declare."
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would be removed.")
+        bool, typer.Option("--dry-run", help="Only list the data that would be removed.")
     ] = False,
     debug: Debug = False,
 ) -> int:
-    """Remove stored data of streams that the scripts do not declare anymore.
+    """Remove the stored data of undeclared streams.
 
-    Offsets, state and rows for subscribers go, and files that no epoch needs; what sinks have
-    written stays. Nothing may run on the directory meanwhile.
+    Removes offsets, state, and rows for subscribers; keeps the output of sinks.
+
+    Also removes files that no epoch needs. The directory must not be in use.
     """
-    from tidegate.cli import prune as command
+    from tidegate.cli import directory as command
 
     return command.prune(directory, streams or [], script or [], dry_run)
 
 
 @app.command()
-@guarded
+@handle_errors
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A directory that is new, or empty.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty directory.")],
     debug: Debug = False,
 ) -> int:
-    """Write a small project that runs: a source, streams, a sink, a view and a test."""
+    """Write a small project: a source, streams, a sink, a view and a test."""
     from tidegate.cli import init as command
 
     return command.init(folder)
 
 
 @app.command()
-@guarded
+@handle_errors
 def test(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", help="Case files, or directories of them.")
+        list[Path],
+        typer.Argument(metavar="PATH…", help="Files with test cases, or their directories."),
     ],
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name every case, not only failures.")
+        bool, typer.Option("--verbose", "-v", help="Print all test cases, not only failures.")
     ] = False,
     debug: Debug = False,
 ) -> int:
-    """Run test cases for streaming SQL: rows in, expected rows out."""
+    """Run test cases for streaming SQL: input rows and expected output rows."""
     from tidegate import testing
 
-    # Cases are short: Java that compiles for the long run takes half of their time.
+    # Test cases are short. Optimizing JIT compilation would take half of their time.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     return testing.main(paths, verbose)
 
 
 def main() -> None:
-    """The entry point of the `tidegate` command."""
+    """Run the `tidegate` command."""
     for stream in (sys.stdout, sys.stderr):
-        _replace_unprintable(stream)
+        _replace_unencodable(stream)
     try:
         app(prog_name="tidegate")
-    except SystemExit as done:
-        _leave(done)
+    except SystemExit as exit_:
+        _exit(exit_)
 
 
-def _leave(done: SystemExit) -> None:
-    """End at once where Spark ran.
+def _exit(exit_: SystemExit) -> None:
+    """Exit without the cleanup of the interpreter if Spark was started.
 
-    While Python cleans up it has no handler any more: a Ctrl-C then would end the process by the
-    signal, after everything had gone well. Spark ends by itself when this process is gone.
+    During the cleanup no signal handler is active: Ctrl-C would kill the process although the
+    command has succeeded. The JVM exits when this process has exited.
     """
-    if "pyspark" not in sys.modules or not isinstance(done.code, int | None):
-        raise done
+    if "pyspark" not in sys.modules or not isinstance(exit_.code, int | None):
+        raise exit_
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(done.code or 0)
+    os._exit(exit_.code or 0)
 
 
-def _replace_unprintable(stream: TextIO) -> None:
-    """Plans are drawn with characters that some encodings lack; a ? is better than a failure."""
+def _replace_unencodable(stream: TextIO) -> None:
+    """Print ? for characters of plans and tables that the encoding of a stream does not have."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")

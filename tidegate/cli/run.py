@@ -1,96 +1,92 @@
-"""`tidegate run`: start the streams of a script, show them, stop them."""
+"""`tidegate run`: run the streams of a script, show their progress, and stop them."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tidegate
-from tidegate.cli import data, report, scripts
-from tidegate.cli import data as data_directory
-from tidegate.cli.console import Watching, watched
-from tidegate.cli.guard import Interrupts
-from tidegate.cli.screen import Screen, cells, open_screen, show_results
-from tidegate.cli.text import Format, LogFormat, formatted, written
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.objects import SideStream, Sink, Stream
+from tidegate.cli import directory as data_directory
+from tidegate.cli import scripts
+from tidegate.cli.errors import Interrupts, print_diagnostics
+from tidegate.cli.screen import JsonLog, Screen, open_screen, print_results
+from tidegate.cli.servers import serve_session
+from tidegate.cli.text import LogFormat, pluralize
 from tidegate.errors import RunError
+from tidegate.observe.server import Address
 from tidegate.observe.status import State, StreamStatus
-from tidegate.queries.engine import QueryResult, ask
-from tidegate.queries.snapshot import stored_readable
-from tidegate.runtime.directory import DataDirectory
 
 if TYPE_CHECKING:
     from tidegate.session.session import Session
 
-SECONDS_BETWEEN_LOOKS = 0.25
-_OVER = {State.FINISHED, State.STOPPED}
+_POLL_INTERVAL_S = 0.25
+_ENDED = {State.FINISHED, State.STOPPED}
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How a run ends, if it does by itself."""
+class RunOptions:
+    """The options of `tidegate run`."""
 
     until_end: bool = False
     available_now: bool = False
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where a run keeps its data, and what it runs on."""
-
     data: str | None = None
-    master: str | None = None
+    fresh: bool = False
     config: Mapping[str, str] = field(default_factory=dict)
-    conf: Mapping[str, str] = field(default_factory=dict)
+    metrics: Address | None = None
+    console: Address | None = None
+    log_format: LogFormat = LogFormat.TEXT
+    master: str | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the run ends at the end of the input."""
+        return self.until_end or self.available_now
 
 
-def run(
-    script: scripts.ScriptFile,
-    *,
-    ending: Ending,
-    where: Where,
-    fresh: bool,
-    watching: Watching,
-) -> int:
-    """Run a script until it ends or the user has seen enough."""
-    # Errors are found before Spark starts, and before anything is removed.
+def run(script: scripts.ScriptFile, options: RunOptions) -> int:
+    """Run a script until its streams end or the user stops it."""
+    # Report errors of the script before Spark starts and before --fresh removes anything.
     scripts.require_valid(script, resolve_environment=True)
-    directory = where.data or data_directory.default_directory(script.path, script.stem)
-    if fresh:
-        data_directory.remove(directory, script.path)
+    directory = options.data or data_directory.default_directory(script.path, script.stem)
+    if options.fresh:
+        data_directory.remove_data_directory(directory, script.path)
     interrupts = Interrupts()
     interrupts.install()
-    ends = ending.until_end or ending.available_now
-    screen = _screen(interrupts, ends, watching.log)
+    screen: Screen
+    if options.log_format is LogFormat.JSON:
+        screen = JsonLog()
+    else:
+        screen = open_screen(interrupts.notice, options.is_bounded)
+    title = script.name or script.stem
     with (
         tidegate.open(
-            directory, master=where.master, config=where.config, conf=where.conf, show=screen.rows
+            directory,
+            master=options.master,
+            config=options.config,
+            conf=options.spark_conf,
+            show=screen.print_rows,
         ) as session,
-        watched(session, watching, screen, script.name or script.stem),
+        serve_session(session, title, screen, options.metrics, options.console),
     ):
         try:
-            _start(session, script, screen, interrupts, ending)
+            _start(session, script, screen, interrupts, options)
             _watch(session, screen, interrupts)
         except KeyboardInterrupt:
-            # Spark's own handler, from the moment between its start and our next install.
-            interrupts.count()
+            # Raised by Spark's handler, which is active until `interrupts` is installed again.
+            interrupts.record()
         except Exception:
-            screen.end(session.status())
+            screen.print_final_status(session.status())
             raise
         statuses = _stop(session, screen, interrupts)
-        for line in written(session.catalog, statuses, directory):
-            screen.line(line)
+        for line in _output_lines(session.catalog, statuses, directory):
+            screen.print_line(line)
     return 0
-
-
-def _screen(interrupts: Interrupts, ends: bool, log: LogFormat) -> Screen:
-    if log is LogFormat.JSON:
-        from tidegate.cli.screen import JsonLog
-
-        return JsonLog()
-    return open_screen(interrupts.note, ends)
 
 
 def _start(
@@ -98,81 +94,96 @@ def _start(
     script: scripts.ScriptFile,
     screen: Screen,
     interrupts: Interrupts,
-    ending: Ending,
+    options: RunOptions,
 ) -> None:
     with screen.working("starting Spark…"):
         results = session.execute(script.text, script.name)
     interrupts.install()
-    report.show(session.warnings, "warning")
-    show_results(screen, results)
+    print_diagnostics(session.warnings, "warning")
+    print_results(screen, results)
     if interrupts.requested:
         return
     session.add_console_sinks()
-    warnings_before = len(session.warnings)
+    warning_count = len(session.warnings)
     with screen.working("starting the streams…"):
-        session.start(ending.until_end, ending.available_now)
+        session.start(options.until_end, options.available_now)
     interrupts.install()
-    report.show(session.warnings[warnings_before:], "warning")
+    print_diagnostics(session.warnings[warning_count:], "warning")
 
 
 def _watch(session: Session, screen: Screen, interrupts: Interrupts) -> None:
-    """Show the streams until all have ended, one fails, or the user wants to stop."""
+    """Show progress until all streams have ended, one has failed, or the user stops the run."""
     while not interrupts.requested:
         statuses = session.status()
-        screen.progress(statuses)
+        screen.show_progress(statuses)
         failed = [status for status in statuses if status.state is State.FAILED]
         if failed:
             session.wait(timeout=0)
             raise RunError("TG-503", f"the stream {failed[0].name} stopped: {failed[0].error}")
-        if all(status.state in _OVER for status in statuses):
+        if all(status.state in _ENDED for status in statuses):
             return
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _stop(session: Session, screen: Screen, interrupts: Interrupts) -> Sequence[StreamStatus]:
-    """Stop what still runs; the last counters are those from before."""
+    """Stop the streams and print their last status."""
+    # Stopping resets the counters.
     statuses = session.status()
     if interrupts.requested:
-        screen.line("stopping…")
+        screen.print_line("stopping…")
         session.stop()
-    ended = _stopped(statuses)
-    screen.end(ended)
-    return ended
-
-
-def _stopped(statuses: Sequence[StreamStatus]) -> list[StreamStatus]:
-    running = {State.STARTING, State.RUNNING}
-    return [
-        replace(status, state=State.STOPPED) if status.state in running else status
+    stopped = [
+        replace(status, state=State.STOPPED)
+        if status.state in (State.STARTING, State.RUNNING)
+        else status
         for status in statuses
     ]
+    screen.print_final_status(stopped)
+    return stopped
 
 
-# ---- `tidegate query`: ask a data directory, also while another process is using it. No Spark.
+def _output_lines(
+    catalog: Catalog, statuses: Sequence[StreamStatus], directory: str
+) -> Iterator[str]:
+    """Return for each sink and view how many rows it received, and where they are."""
+    by_name = {status.name.lower(): status for status in statuses}
+    for sink in catalog.of(Sink):
+        rows = _received_rows(catalog, sink, by_name)
+        target = _target(sink, directory)
+        if rows is not None and target is not None:
+            yield f"{sink.name}: {pluralize(rows, 'row')} of {sink.source} → {target}"
+    for stream in catalog.of(Stream):
+        status = by_name.get(stream.name.lower())
+        if stream.materialized and status is not None:
+            changes = pluralize(status.rows_out, "change")
+            yield f"{stream.name}: {changes} → {_query_command(stream.name, directory)}"
 
 
-def query(path: str, sql: str, kind: Format | None) -> int:
-    """Print what a query finds."""
-    data.require(path)
-    directory = DataDirectory(path)
-    streams = stored_readable(directory)
-    if not streams:
-        raise RunError(
-            "TG-802",
-            f"{path} keeps no rows that can be queried",
-            hint="CREATE MATERIALIZED VIEW my_view AS SELECT …; in the script that runs there.",
-        )
-    text = sys.stdin.read() if sql == "-" else sql
-    show_rows(ask(directory, streams, text), kind)
-    return 0
+def _received_rows(
+    catalog: Catalog, sink: Sink, statuses: Mapping[str, StreamStatus]
+) -> int | None:
+    source = catalog.get(sink.source)
+    if isinstance(source, SideStream) and source.of_stream:
+        parent = statuses.get(source.parent.lower())
+        if parent is not None:
+            return parent.late_rows if source.is_late else parent.dead_letters
+    status = statuses.get(sink.source.lower())
+    return status.rows_out if status is not None else None
 
 
-def show_rows(result: QueryResult, kind: Format | None, title: str = "") -> None:
-    """The rows of a result; as a table unless something else is wanted."""
-    columns, rows = cells(result.to_arrow())
-    if kind is None or kind is Format.TABLE:
-        open_screen().table(title, columns, rows)
-        return
-    out = formatted(kind, columns, rows)
-    if out:
-        print(out)
+def _target(sink: Sink, directory: str) -> str | None:
+    """Return where the rows of a sink are; None if they are not stored."""
+    if sink.connector in ("console", "blackhole"):
+        return None
+    if sink.connector == "memory":
+        return _query_command(sink.source, directory)
+    if sink.connector == "files":
+        path = sink.options["path"]
+        folder = path if "://" in path else Path(sink.origin.folder) / path
+        return f"{sink.options['format']} in {folder}"
+    table = sink.options.get("topic") or sink.options.get("table")
+    return f"{sink.connector}{f' {table}' if table else ''}"
+
+
+def _query_command(stream: str, directory: str) -> str:
+    return f'tidegate query {directory} "SELECT * FROM {stream}"'

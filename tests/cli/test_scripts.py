@@ -1,21 +1,15 @@
-"""check, explain and how every command ends, without Spark."""
+"""`tidegate check` and `tidegate explain`, without Spark."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-import tidegate
-from tidegate.cli import report, scripts
 from tidegate.cli.main import app
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import RunError
 
 SOURCE = """
 CREATE SOURCE bids (auction BIGINT, price BIGINT, ts TIMESTAMP,
@@ -46,7 +40,7 @@ def runner() -> CliRunner:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _project_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("good.sql").write_text(GOOD)
     Path("bad.sql").write_text(BAD)
@@ -60,18 +54,18 @@ def rendered(text: str, file: str) -> str:
 
 
 class TestCheck:
-    def test_a_good_file(self, runner: CliRunner) -> None:
+    def test_valid_file(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["check", "good.sql"])
         assert (result.exit_code, result.stderr) == (0, "")
         assert result.stdout == "good.sql: ok, 1 source, 2 streams, 1 sink\n"
 
-    def test_all_errors_exactly_as_rendered(self, runner: CliRunner) -> None:
+    def test_prints_rendered_errors(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["check", "bad.sql"])
         assert result.exit_code == 2
         assert result.stdout == "bad.sql: 3 errors\n"
         assert result.stderr == rendered(BAD, "bad.sql")
 
-    def test_all_files_are_checked(self, runner: CliRunner) -> None:
+    def test_checks_all_files(self, runner: CliRunner) -> None:
         Path("worse.sql").write_text(BAD)
         result = runner.invoke(app, ["check", "bad.sql", "nix.sql", "good.sql", "worse.sql"])
         assert result.exit_code == 2
@@ -84,19 +78,19 @@ class TestCheck:
         parts = (rendered(BAD, "bad.sql"), missing, rendered(BAD, "worse.sql"))
         assert result.stderr == "\n".join(parts)
 
-    def test_warnings_are_shown_and_pass(self, runner: CliRunner) -> None:
+    def test_warnings_do_not_fail_the_check(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["check", "warned.sql"])
         assert result.exit_code == 0
         assert result.stdout == "warned.sql: ok, 1 source, 1 stream, 1 warning\n"
         assert result.stderr.startswith("warning[TG-403]: ")
 
-    def test_stdin(self, runner: CliRunner) -> None:
+    def test_reads_stdin(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["check", "-"], input=BAD)
         assert result.exit_code == 2
         assert result.stdout == "stdin: 3 errors\n"
         assert "--> stdin:5:" in result.stderr
 
-    def test_a_file_that_declares_nothing(self, runner: CliRunner) -> None:
+    def test_file_without_declarations(self, runner: CliRunner) -> None:
         Path("empty.sql").write_text("-- nothing yet\n")
         result = runner.invoke(app, ["check", "empty.sql"])
         assert (result.exit_code, result.stdout) == (0, "empty.sql: ok, nothing declared\n")
@@ -105,42 +99,40 @@ class TestCheck:
         ("content", "message"),
         [(b"\xff\xfe;", "it is not UTF-8 text"), (None, "Is a directory")],
     )
-    def test_a_file_that_cannot_be_read(
-        self, content: bytes | None, message: str, runner: CliRunner
-    ) -> None:
+    def test_unreadable_file(self, content: bytes | None, message: str, runner: CliRunner) -> None:
         path = Path("odd.sql")
         path.mkdir() if content is None else path.write_bytes(content)
         result = runner.invoke(app, ["check", "odd.sql"])
         assert result.exit_code == 2
         assert result.stderr.startswith(f"error: cannot read odd.sql: {message}")
 
-    def test_a_byte_order_mark_is_no_sql(self, runner: CliRunner) -> None:
+    def test_ignores_byte_order_mark(self, runner: CliRunner) -> None:
         Path("mark.sql").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
         assert runner.invoke(app, ["check", "mark.sql"]).exit_code == 0
 
-    def test_no_file_at_all(self, runner: CliRunner) -> None:
+    def test_requires_a_file(self, runner: CliRunner) -> None:
         assert runner.invoke(app, ["check"]).exit_code == 2
 
 
 class TestExplain:
-    def test_all_streams(self, runner: CliRunner) -> None:
+    def test_explains_all_streams(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["explain", "good.sql"])
         assert result.exit_code == 0
-        heads = [line for line in result.stdout.splitlines() if line.startswith("stream ")]
-        assert heads == ["stream cheap", "stream dear"]
+        titles = [line for line in result.stdout.splitlines() if line.startswith("stream ")]
+        assert titles == ["stream cheap", "stream dear"]
 
-    def test_one_stream_in_any_case(self, runner: CliRunner) -> None:
+    def test_stream_name_is_case_insensitive(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["explain", "good.sql", "DEAR"])
         assert result.exit_code == 0
         assert result.stdout.startswith("stream dear\n")
         assert "cheap" not in result.stdout
 
-    def test_queries_that_the_script_explains(self, runner: CliRunner) -> None:
+    def test_includes_explain_statements(self, runner: CliRunner) -> None:
         Path("query.sql").write_text(SOURCE + "EXPLAIN SELECT price FROM bids;")
         result = runner.invoke(app, ["explain", "query.sql"])
         assert result.stdout.startswith("query\n")
 
-    def test_the_plan_before_and_after_the_optimizer(self, runner: CliRunner) -> None:
+    def test_logical_and_optimized_plans(self, runner: CliRunner) -> None:
         query = "SELECT p FROM (SELECT price AS p FROM bids) WHERE p > 5;"
         Path("query.sql").write_text(SOURCE + f"EXPLAIN {query}")
         optimized = runner.invoke(app, ["explain", "query.sql"]).stdout
@@ -158,81 +150,27 @@ class TestExplain:
             ("bids", "bids is a source in good.sql"),
         ],
     )
-    def test_what_is_no_stream(self, name: str, message: str, runner: CliRunner) -> None:
+    def test_rejects_names_that_are_not_streams(
+        self, name: str, message: str, runner: CliRunner
+    ) -> None:
         result = runner.invoke(app, ["explain", "good.sql", name])
         assert result.exit_code == 2
         assert result.stderr.startswith(f"error[TG-201]: {message}")
 
-    def test_dead_letters_have_no_plan(self, runner: CliRunner) -> None:
+    def test_rejects_dead_letters(self, runner: CliRunner) -> None:
         text = SOURCE.replace("'memory'", "'memory', dead_letters = 'bad_bids'")
         Path("side.sql").write_text(text)
         result = runner.invoke(app, ["explain", "side.sql", "bad_bids"])
         assert result.exit_code == 2
         assert "bad_bids contains dead letters of bids" in result.stderr
 
-    def test_errors(self, runner: CliRunner) -> None:
+    def test_rejects_invalid_scripts(self, runner: CliRunner) -> None:
         result = runner.invoke(app, ["explain", "bad.sql"])
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == rendered(BAD, "bad.sql")
 
-    def test_nothing_to_explain(self, runner: CliRunner) -> None:
+    def test_script_without_streams(self, runner: CliRunner) -> None:
         Path("source.sql").write_text(SOURCE)
         result = runner.invoke(app, ["explain", "source.sql"])
         assert (result.exit_code, result.stdout) == (0, "")
-        assert result.stderr == "source.sql declares no stream\n"
-
-
-class TestEnds:
-    def test_version(self, runner: CliRunner) -> None:
-        result = runner.invoke(app, ["--version"])
-        assert (result.exit_code, result.stdout) == (0, f"tidegate {tidegate.__version__}\n")
-
-    @pytest.mark.parametrize("arguments", [["explain", "good.sql"], ["--debug", "explain", "x"]])
-    @pytest.mark.parametrize("error", [RunError("TG-503", "it broke"), ValueError("no\nwonder")])
-    def test_stack_traces_only_on_request(
-        self,
-        error: Exception,
-        arguments: list[str],
-        runner: CliRunner,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        def fail(*_: object) -> int:
-            raise error
-
-        monkeypatch.setattr(scripts, "explain", fail)
-        result = runner.invoke(app, arguments)
-        assert ("Traceback" in result.stderr) == ("--debug" in arguments)
-        if isinstance(error, RunError):
-            assert result.exit_code == 2
-            assert result.stderr.endswith("error[TG-503]: it broke\n")
-        else:
-            assert result.exit_code == 1
-            assert result.stderr.endswith(
-                "internal error: ValueError: no, run with --debug for details\n"
-            )
-
-    def test_debug_after_the_command(self, runner: CliRunner) -> None:
-        result = runner.invoke(app, ["explain", "nix.sql", "--debug"])
-        assert result.exit_code == 2
-        assert "Traceback" in result.stderr
-        assert "Traceback" not in runner.invoke(app, ["explain", "nix.sql"]).stderr
-
-    def test_a_reader_that_leaves_early(self) -> None:
-        Path("many.sql").write_text(
-            SOURCE + "".join(f"CREATE STREAM s{i} AS SELECT * FROM bids;\n" for i in range(600))
-        )
-        command = [sys.executable, "-m", "tidegate.cli.main", "explain", "many.sql"]
-        environment = {**os.environ, "PYTHONPATH": str(Path(tidegate.__file__).parents[1])}
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-        ) as process:
-            assert process.stdout is not None and process.stderr is not None
-            assert process.stdout.readline() == b"stream s0\n"
-            process.stdout.close()
-            assert process.stderr.read() == b""
-
-
-def test_colours_change_no_word() -> None:
-    for error in Compiler(CONNECTORS, resolve_environment=False).compile(BAD, "bad.sql").errors:
-        assert report.coloured(error.render(), "error").plain == error.render()
-        assert report.coloured(error.render(), "error").spans
+        assert result.stderr == "source.sql declares no streams\n"
