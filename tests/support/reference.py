@@ -14,7 +14,7 @@ from tidegate.operators.over.functions import RANKS, RANKS_OF_ALL
 from tidegate.sql import expressions as ex
 from tidegate.sql.suggestions import FUNCTIONS as OF_OTHERS
 
-_MADE = "This page is made from the code, and a test holds it to that."
+_MADE = "This page is generated from the code."
 
 
 def cli_page() -> str:
