@@ -1,4 +1,4 @@
-"""Names as folders: names that could leave the data directory, or clash in it, are rejected."""
+"""Names of objects as directories: names that leave the data directory, or clash, are rejected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate.catalog.catalog import LOCK, unsafe
+from tidegate.catalog.catalog import LOCK, name_problem
 from tidegate.runtime.directory import DataDirectory
 
 
@@ -20,21 +20,21 @@ from tidegate.runtime.directory import DataDirectory
         *("a" * 101, "ä" * 51),
     ],
 )
-def test_rejects_names_that_are_not_safe_folders(name: str) -> None:
-    assert unsafe(name) is not None
+def test_rejects_unsafe_name(name: str) -> None:
+    assert name_problem(name) is not None
 
 
 @pytest.mark.parametrize(
     "name", ["bids", "Per_Minute", "a-b", "a.b", "my stream", "größe", "窗", "1"]
 )
-def test_accepts_names_that_are_safe_folders(name: str) -> None:
-    assert unsafe(name) is None
+def test_accepts_safe_name(name: str) -> None:
+    assert name_problem(name) is None
 
 
 @given(some.text(max_size=120))
-def test_folders_of_safe_names_are_inside_the_data_directory(name: str) -> None:
+def test_directory_of_safe_name_is_inside_the_data_directory(name: str) -> None:
     directory = DataDirectory("somewhere")
-    if unsafe(name) is None:
+    if name_problem(name) is None:
         assert directory.stream(name).local_path().resolve().parent == directory.path
         assert directory.pipeline(name).local_path().resolve().parent.parent == directory.path
         assert directory.source(name).local_path().resolve().parent.parent == directory.path
@@ -50,10 +50,10 @@ def test_folders_of_safe_names_are_inside_the_data_directory(name: str) -> None:
 @given(some.text(alphabet=some.characters(categories=["L", "N"]), min_size=1, max_size=40))
 def test_letters_and_digits_are_safe_up_to_100_bytes(name: str) -> None:
     too_long = len(name.lower().encode("utf-8")) > 100
-    assert (unsafe(name) is not None) == too_long
+    assert (name_problem(name) is not None) == too_long
 
 
-def test_creates_a_folder_for_a_safe_name(tmp_path: Path) -> None:
-    folder = DataDirectory(tmp_path).stream("Größe 1").local_path()
-    folder.mkdir()
-    assert folder.parent == tmp_path
+def test_creates_directory_for_safe_name(tmp_path: Path) -> None:
+    path = DataDirectory(tmp_path).stream("Größe 1").local_path()
+    path.mkdir()
+    assert path.parent == tmp_path

@@ -1,4 +1,4 @@
-"""Options: types, defaults, required ones, secrets, ${NAME} and suggestions."""
+"""Options: types, defaults, required options, secrets, ${NAME} and suggestions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import SECRET, CatalogError
 from tidegate.sql.parser import parse_script
-from tidegate.sql.secrets import masked
+from tidegate.sql.secrets import mask_secrets
 from tidegate.sql.statements import CreateSource
 from tidegate.types import Span, format_duration, parse_duration
 
@@ -39,7 +39,7 @@ SPECS = (
 )
 
 
-def read(options: str, resolve: bool = True) -> tuple[Options, list[CatalogError]]:
+def read_options(options: str, resolve: bool = True) -> tuple[Options, list[CatalogError]]:
     script = parse_script(f"CREATE SOURCE s WITH ({options})")
     assert not script.errors
     statement = script.statements[0]
@@ -66,15 +66,15 @@ def read(options: str, resolve: bool = True) -> tuple[Options, list[CatalogError
         ("path = '-'", "-"),
     ],
 )
-def test_values_are_read_by_their_type(option: str, expected: Any) -> None:
+def test_parses_value_by_type(option: str, expected: Any) -> None:
     name = option.partition(" ")[0].lower()
-    options, errors = read(option if name == "path" else f"path = 'x', {option}")
+    options, errors = read_options(option if name == "path" else f"path = 'x', {option}")
     assert not errors
     assert options[name] == expected
 
 
-def test_defaults_fill_what_was_not_given() -> None:
-    options, errors = read("path = 'x'")
+def test_uses_defaults() -> None:
+    options, errors = read_options("path = 'x'")
     assert not errors
     assert (options["rows"], options["strict"], options["format"]) == (7, False, "json")
     assert options["wait"] is None
@@ -96,43 +96,43 @@ def test_defaults_fill_what_was_not_given() -> None:
         ("format = 'xml'", "'xml' is not one of json, csv"),
     ],
 )
-def test_wrong_values_say_what_is_wrong(option: str, message: str) -> None:
-    _, (error,) = read(f"path = 'x', {option}")
+def test_invalid_value_is_rejected(option: str, message: str) -> None:
+    _, (error,) = read_options(f"path = 'x', {option}")
     assert error.code == "TG-207"
     assert message in error.message
     assert error.hint is not None
     assert error.location is not None
 
 
-def test_unknown_options_suggest_the_nearest_and_all_errors_come_at_once() -> None:
-    _, errors = read("pth = 'x', formt = 'json', rows = none")
+def test_reports_all_unknown_options_with_suggestions() -> None:
+    _, errors = read_options("pth = 'x', formt = 'json', rows = none")
     assert [error.code for error in errors] == ["TG-206", "TG-206", "TG-207"]
     assert errors[0].hint == "did you mean path?"
     assert errors[1].hint == "did you mean format?"
 
 
-def test_a_required_option_that_is_missing() -> None:
-    _, (error,) = read("rows = 1")
+def test_missing_required_option_is_rejected() -> None:
+    _, (error,) = read_options("rows = 1")
     assert error.code == "TG-208"
     assert error.hint == "add path = '…' to its WITH (…)."
 
 
-def test_values_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expands_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_FOLDER", "in")
-    options, errors = read("path = '/data/${TEST_FOLDER}/x', password = '${TEST_FOLDER}'")
+    options, errors = read_options("path = '/data/${TEST_FOLDER}/x', password = '${TEST_FOLDER}'")
     assert not errors
     assert options["path"] == "/data/in/x"
-    assert "in" not in dict(options.shown())["password"]
+    assert "in" not in dict(options.masked_texts())["password"]
 
 
-def test_an_environment_variable_that_is_not_set() -> None:
-    _, (error,) = read("path = '${TEST_NOT_SET}'")
+def test_unset_environment_variable_is_rejected() -> None:
+    _, (error,) = read_options("path = '${TEST_NOT_SET}'")
     assert error.code == "TG-209"
     assert error.hint == "set it first: export TEST_NOT_SET=…"
 
 
-def test_checking_needs_no_environment() -> None:
-    options, errors = read("path = '${TEST_NOT_SET}', rows = '${TEST_ROWS}'", resolve=False)
+def test_check_works_without_environment_variables() -> None:
+    options, errors = read_options("path = '${TEST_NOT_SET}', rows = '${TEST_ROWS}'", resolve=False)
     assert not errors
     assert options["rows"] == 7
     text = "CREATE SOURCE s (k INT) WITH (connector = 'files', path = '${TEST_NOT_SET}');"
@@ -140,16 +140,16 @@ def test_checking_needs_no_environment() -> None:
     assert not Compiler(CONNECTORS, resolve_environment=False).compile(text).errors
 
 
-def test_secrets_are_never_shown() -> None:
-    options, errors = read("path = 'x', password = 'hunter2', secret_pin = 'hunter2'")
+def test_secrets_are_masked_in_errors() -> None:
+    options, errors = read_options("path = 'x', password = 'hunter2', secret_pin = 'hunter2'")
     assert options["password"] == "hunter2"
-    assert dict(options.shown())["password"] == "***"
+    assert dict(options.masked_texts())["password"] == "***"
     assert "hunter2" not in repr(options)
     (error,) = errors
     assert "hunter2" not in error.render()
 
 
-def test_secrets_stay_out_of_texts_and_representations() -> None:
+def test_secrets_are_masked_in_statements_and_representations() -> None:
     text = (
         "CREATE SOURCE s (k BIGINT) WITH (connector = 'kafka', brokers = 'b', topic = 't', "
         "security_protocol = 'sasl_ssl', sasl_password = 'hunter2', kafka.ssl.key.pem = 'hunter2');"
@@ -160,12 +160,12 @@ def test_secrets_stay_out_of_texts_and_representations() -> None:
     assert source.options["sasl_password"] == "hunter2"
     assert source.options.texts["sasl_password"] == "hunter2"
     assert "sasl_password = '***'" in source.create_sql()
-    for shown in (source.create_sql(), repr(source), repr(compiled.script), source.origin.text):
-        assert "hunter2" not in shown
+    for text in (source.create_sql(), repr(source), repr(compiled.script), source.origin.text):
+        assert "hunter2" not in text
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "masked"),
     [
         ("password = 'hunter2'", "password = '*******'"),
         ("PassWord='it''s'", "PassWord='*****'"),
@@ -186,12 +186,12 @@ def test_secrets_stay_out_of_texts_and_representations() -> None:
         ("path = 'x'", "path = 'x'"),
     ],
 )
-def test_masking_keeps_every_place(text: str, shown: str) -> None:
-    assert masked(text).replace(SECRET, "*") == shown
-    assert len(shown) == len(text)
+def test_masking_keeps_the_length(text: str, masked: str) -> None:
+    assert mask_secrets(text).replace(SECRET, "*") == masked
+    assert len(masked) == len(text)
 
 
-def test_a_query_keeps_its_text_to_the_letter() -> None:
+def test_query_text_is_not_masked() -> None:
     text = "CREATE STREAM s AS SELECT 1 AS token WHERE 'a' = token AND token = 'abc'"
     script = parse_script(text)
     assert script.statements[0].text == text
@@ -215,7 +215,7 @@ ALL_SPECS = [
 
 
 @pytest.mark.parametrize("spec", ALL_SPECS, ids=lambda spec: spec.name)
-def test_every_option_explains_itself_and_its_default_is_valid(spec: OptionSpec) -> None:
+def test_option_has_description_and_valid_default(spec: OptionSpec) -> None:
     assert spec.name == spec.name.lower()
     assert spec.description
     assert not (spec.required and spec.default is not None)
@@ -223,11 +223,11 @@ def test_every_option_explains_itself_and_its_default_is_valid(spec: OptionSpec)
         assert spec.default in spec.choices
     if spec.minimum is not None and spec.default is not None:
         assert spec.default >= spec.minimum
-    looks_secret = masked(f"{spec.name} = 'x'") != f"{spec.name} = 'x'"
-    assert spec.secret == looks_secret, "what is secret must look it, or errors would show it"
+    has_secret_name = mask_secrets(f"{spec.name} = 'x'") != f"{spec.name} = 'x'"
+    assert spec.secret == has_secret_name, "errors mask options by their name"
 
 
-def test_settings_are_read_like_options() -> None:
+def test_settings() -> None:
     settings = Settings.of({"validator": "WARN", "trigger_interval": "5 s"})
     assert (settings["validator"], settings["trigger_interval"]) == ("warn", 5_000_000)
     with pytest.raises(CatalogError, match="TG-212"):
@@ -256,13 +256,13 @@ def test_durations(text: str, micros: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "5", "5 fortnights", "-5 s", "5 s and more"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
 
-def test_an_option_that_its_connector_declares_secret_is_hidden_whatever_its_name() -> None:
-    pin = OptionSpec("door_code", OptionType.TEXT, "what opens the door", secret=True)
+def test_declared_secret_is_masked_regardless_of_its_name() -> None:
+    pin = OptionSpec("door_code", OptionType.TEXT, "code of the door", secret=True)
     vault = ConnectorSpec("vault", "a vault", source=SourceSpec((pin,)))
     text = (
         "CREATE SOURCE s (k BIGINT) WITH (connector = 'vault', 'door_code' = 'hunter2', x = 1);"
@@ -275,15 +275,15 @@ def test_an_option_that_its_connector_declares_secret_is_hidden_whatever_its_nam
     assert "hunter2" not in repr(compiled.script)
 
 
-def test_options_of_a_client_are_passed_on_by_their_prefix() -> None:
+def test_prefix_options_are_passed_to_the_client() -> None:
     text = (
         "CREATE SOURCE s (k BIGINT) WITH (connector = 'kafka', brokers = 'b', topic = 't', "
         "kafka.Socket.Timeout.ms = 5, 'kafka.ssl.key.password' = 'hunter2');"
     )
     source = compile_text(text).catalog.get("s")
     assert isinstance(source, Source)
-    passed = source.options["kafka."]
-    assert passed == {"socket.timeout.ms": "5", "ssl.key.password": "hunter2"}
-    assert ("kafka.ssl.key.password", "***") in source.options.shown()
+    client_options = source.options["kafka."]
+    assert client_options == {"socket.timeout.ms": "5", "ssl.key.password": "hunter2"}
+    assert ("kafka.ssl.key.password", "***") in source.options.masked_texts()
     assert source.options.secrets() == {"kafka.ssl.key.password": "hunter2"}
     assert "hunter2" not in repr(source) + source.create_sql()

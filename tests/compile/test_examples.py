@@ -1,4 +1,4 @@
-"""The SQL files in examples/ are valid, and the generator of the live shop writes what they read."""
+"""The SQL files in examples/ are valid, and the generator of the live shop writes their input."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def rows() -> ModuleType:
     return module
 
 
-def test_live_shop_writes_clicks_and_the_orders_that_are_due(
-    rows: ModuleType, tmp_path: Path
-) -> None:
+def test_live_shop_writes_clicks_and_due_orders(rows: ModuleType, tmp_path: Path) -> None:
     shop = rows.LiveShop(tmp_path, clicks_per_second=200, seed=1)
     start = datetime(2026, 1, 1, 12)
     for second in range(40):

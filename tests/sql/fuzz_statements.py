@@ -1,4 +1,6 @@
-"""Mutates the SQL of goldens, docs and cases, and checks it: an error or a plan, never a traceback.
+"""A fuzzer of statements: mutates the SQL of goldens, docs and cases, and compiles it.
+
+The result must be errors or a plan, never a traceback.
 
 python -m tests.sql.fuzz_statements --mutations 10000 --seed 1 [--cases FOLDER]
 """
@@ -63,8 +65,8 @@ ODD += [
     "INTERVAL",
 ]
 SECONDS = 20
-# Words that may stand for each other: what comes of them is often accepted, and goes deeper.
-KIN = [
+# Words that can replace each other. The result is often valid, so more code is reached.
+ALTERNATIVES = [
     ["sum", "count", "min", "max", "avg", "first", "last", "collect_list", "median", "stddev"],
     ["TUMBLE", "HOP", "SESSION", "CUMULATE"],
     ["INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI", "CROSS", "ASOF", ""],
@@ -85,7 +87,7 @@ KIN = [
 
 @dataclass(frozen=True)
 class Finding:
-    """What went wrong, where in Tidegate, and the text that did it."""
+    """An unexpected exception: its type and line in Tidegate, and the text that causes it."""
 
     kind: str
     text: str
@@ -93,27 +95,29 @@ class Finding:
 
 
 class TooLong(Exception):
-    """Checking took longer than anybody waits for."""
+    """Compiling a script took longer than SECONDS."""
 
 
 def corpus(cases: Path | None) -> list[str]:
-    """Scripts that mean something, or nearly."""
+    """Return valid scripts, and scripts that are rejected."""
     folders = (TESTS / name for name in ("plan/plans", "plan/rewrite", "compile/rejections"))
-    found = [path.read_text("utf-8") for folder in folders for path in sorted(folder.glob("*.sql"))]
-    found += [nexmark.query(name) for name in nexmark.names()]
+    scripts = [
+        path.read_text("utf-8") for folder in folders for path in sorted(folder.glob("*.sql"))
+    ]
+    scripts += [nexmark.query(name) for name in nexmark.names()]
     for page in (TESTS.parent / "docs" / "LANGUAGE.md", TESTS.parent / "README.md"):
         blocks = re.findall(r"```sql\n(.*?)```", page.read_text("utf-8"), re.S)
-        found += [SOURCES + block for block in blocks]
+        scripts += [SOURCES + block for block in blocks]
     files = sorted(cases.rglob("*.*")) if cases is not None else []
     for file in files:
         try:
-            found.append(declare(load_conformance_case(file)).script)
+            scripts.append(declare(load_conformance_case(file)).script)
         except TidegateError:
             continue
-    return found
+    return scripts
 
 
-# Mutations: each makes a list of tokens of another one
+# ---- Mutations of a list of tokens
 
 
 def _cut(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
@@ -128,29 +132,31 @@ def _double(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> li
 
 
 def _swap(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
-    one, other = dice.randrange(len(tokens)), dice.randrange(len(tokens))
+    first, second = dice.randrange(len(tokens)), dice.randrange(len(tokens))
     changed = list(tokens)
-    changed[one], changed[other] = changed[other], changed[one]
+    changed[first], changed[second] = changed[second], changed[first]
     return changed
 
 
 def _replace(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
     changed = list(tokens)
-    words = [place for place, token in enumerate(tokens) if not token.isspace()]
+    words = [index for index, token in enumerate(tokens) if not token.isspace()]
     changed[dice.choice(words or [0])] = dice.choice(dice.choice(pool))
     return changed
 
 
-def kin(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
-    """A word by one of its kind, or a name by another name of the script."""
-    kinds = {word.upper(): kin for kin in KIN for word in kin if word}
-    known = [place for place, token in enumerate(tokens) if token.upper().strip("'") in kinds]
-    names = [place for place, token in enumerate(tokens) if token.islower() and token[0].isalpha()]
+def replace_by_alternative(
+    tokens: list[str], dice: random.Random, pool: list[list[str]]
+) -> list[str]:
+    """Replace a word by an alternative, or a name by another name of the script."""
+    kinds = {word.upper(): group for group in ALTERNATIVES for word in group if word}
+    words = [index for index, token in enumerate(tokens) if token.upper().strip("'") in kinds]
+    names = [index for index, token in enumerate(tokens) if token.islower() and token[0].isalpha()]
     changed = list(tokens)
-    if known and (not names or dice.random() < 0.5):
-        place = dice.choice(known)
-        other = dice.choice(kinds[tokens[place].upper().strip("'")])
-        changed[place] = f"'{other}'" if tokens[place].startswith("'") else other
+    if words and (not names or dice.random() < 0.5):
+        index = dice.choice(words)
+        other = dice.choice(kinds[tokens[index].upper().strip("'")])
+        changed[index] = f"'{other}'" if tokens[index].startswith("'") else other
     elif names:
         changed[dice.choice(names)] = tokens[dice.choice(names)]
     return changed
@@ -158,19 +164,19 @@ def kin(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[s
 
 def _graft(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
     other = dice.choice(pool)
-    first, place = dice.randrange(len(other)), dice.randrange(len(tokens))
+    first, index = dice.randrange(len(other)), dice.randrange(len(tokens))
     piece = other[first : first + dice.choice([2, 5, 10, 30])]
-    rest = tokens[place + dice.choice([0, 0, 1, 5]) :]
-    return [*tokens[:place], " ", *piece, " ", *rest]
+    rest = tokens[index + dice.choice([0, 0, 1, 5]) :]
+    return [*tokens[:index], " ", *piece, " ", *rest]
 
 
 def _odd(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
-    place = dice.randrange(len(tokens))
-    return [*tokens[:place], dice.choice(ODD), *tokens[place + dice.choice([0, 1]) :]]
+    index = dice.randrange(len(tokens))
+    return [*tokens[:index], dice.choice(ODD), *tokens[index + dice.choice([0, 1]) :]]
 
 
 def wrap(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
-    place = dice.randrange(len(tokens))
+    index = dice.randrange(len(tokens))
     before, after = dice.choice(
         [
             ("(", ")"),
@@ -193,11 +199,11 @@ def wrap(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[
             ("", ".a"),
         ]
     )
-    return [*tokens[:place], before, tokens[place], after, *tokens[place + 1 :]]
+    return [*tokens[:index], before, tokens[index], after, *tokens[index + 1 :]]
 
 
 def _statements(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
-    """Statements in another order, without one, or with those of another script."""
+    """Reorder or remove statements, or add statements of another script."""
     parts = "".join(tokens).split(";")
     other = "".join(dice.choice(pool)).split(";")
     parts += dice.sample(other, min(len(other), dice.choice([0, 1, 3])))
@@ -206,11 +212,11 @@ def _statements(tokens: list[str], dice: random.Random, pool: list[list[str]]) -
 
 
 MUTATIONS: list[Callable[[list[str], random.Random, list[list[str]]], list[str]]] = [
-    kin,
-    kin,
-    kin,
-    kin,
-    kin,
+    replace_by_alternative,
+    replace_by_alternative,
+    replace_by_alternative,
+    replace_by_alternative,
+    replace_by_alternative,
     _cut,
     _double,
     _swap,
@@ -234,8 +240,8 @@ def mutants(scripts: list[str], count: int, dice: random.Random) -> Iterator[str
         yield "".join(tokens)
 
 
-def probe(text: str) -> None:
-    """Everything that `check` and `explain` do; whatever it raises is a finding."""
+def check(text: str) -> None:
+    """Compile, optimize and explain a script; any exception is a finding."""
     compiled = compile_text(text, "fuzz.sql")
     for error in (*compiled.errors, *compiled.warnings):
         assert error.render() and error.code.startswith("TG-")
@@ -247,46 +253,54 @@ def probe(text: str) -> None:
         assert error.render()
     streams = [item for item in compiled.declared if isinstance(item, Stream)]
     for plan in [stream.plan for stream in streams] + [plan for _, plan in compiled.explained]:
-        better = optimize(plan)
-        assert (better.changelog, better.key) == (plan.changelog, plan.key), "it promises the same"
-        assert [item.id for item in better.fields] == [item.id for item in plan.fields]
-        assert explain(plan, "s") and explain(better, "s")
-        for leaf in all_stateful(plan_stages(better)):
+        optimized = optimize(plan)
+        assert (optimized.changelog, optimized.key) == (plan.changelog, plan.key), (
+            "the optimizer keeps the properties"
+        )
+        assert [item.id for item in optimized.fields] == [item.id for item in plan.fields]
+        assert explain(plan, "s") and explain(optimized, "s")
+        for leaf in all_stateful(plan_stages(optimized)):
             canonical(leaf.node)
 
 
-def found_in(text: str) -> Finding | None:
-    def ring(number: int, frame: FrameType | None) -> None:
+def find_exception(text: str) -> Finding | None:
+    def on_alarm(number: int, frame: FrameType | None) -> None:
         raise TooLong
 
-    signal.signal(signal.SIGALRM, ring)
+    signal.signal(signal.SIGALRM, on_alarm)
     signal.alarm(SECONDS)
     try:
-        probe(text)
+        check(text)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if f"{os.sep}tidegate{os.sep}" in frame.filename]
-        at = own[-1] if own and not isinstance(error, TooLong | RecursionError) else None
-        where = f"{Path(at.filename).name}:{at.lineno}" if at else ""
-        return Finding(f"{type(error).__name__} {where}", text, traceback.format_exc())
+        frames_in_tidegate = [
+            frame for frame in frames if f"{os.sep}tidegate{os.sep}" in frame.filename
+        ]
+        last = (
+            frames_in_tidegate[-1]
+            if frames_in_tidegate and not isinstance(error, TooLong | RecursionError)
+            else None
+        )
+        location = f"{Path(last.filename).name}:{last.lineno}" if last else ""
+        return Finding(f"{type(error).__name__} {location}", text, traceback.format_exc())
     finally:
         signal.alarm(0)
     return None
 
 
-def smaller(finding: Finding) -> Finding:
-    """The same finding in as few tokens as it takes."""
+def minimize(finding: Finding) -> Finding:
+    """Remove tokens from a finding as long as the exception stays the same."""
     tokens = TOKEN.findall(finding.text)
     step = max(len(tokens) // 2, 1)
     while step and "TooLong" not in finding.kind:
-        place = 0
-        while place < len(tokens):
-            fewer = tokens[:place] + tokens[place + step :]
-            found = found_in("".join(fewer))
-            if found is not None and found.kind == finding.kind:
-                tokens, finding = fewer, found
+        index = 0
+        while index < len(tokens):
+            fewer = tokens[:index] + tokens[index + step :]
+            smaller = find_exception("".join(fewer))
+            if smaller is not None and smaller.kind == finding.kind:
+                tokens, finding = fewer, smaller
             else:
-                place += step
+                index += step
         step //= 2
     return finding
 
@@ -295,23 +309,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cases", type=Path, help="a folder with test cases, as a corpus too")
+    parser.add_argument("--cases", type=Path, help="a folder of test cases to add to the corpus")
     options = parser.parse_args()
     scripts = corpus(options.cases)
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     accepted = 0
     for text in mutants(scripts, options.mutations, random.Random(options.seed)):
-        finding = found_in(text)
+        finding = find_exception(text)
         if finding is None:
             accepted += not compile_text(text).errors
-        elif finding.kind not in found:
-            found[finding.kind] = smaller(finding)
-            print(f"== {finding.kind}\n{found[finding.kind].text}\n", flush=True)
-            print(found[finding.kind].trace.strip().splitlines()[-1], flush=True)
+        elif finding.kind not in findings:
+            findings[finding.kind] = minimize(finding)
+            print(f"== {finding.kind}\n{findings[finding.kind].text}\n", flush=True)
+            print(findings[finding.kind].trace.strip().splitlines()[-1], flush=True)
     print(
-        f"{options.mutations:,} of {len(scripts)} scripts, {accepted:,} accepted, {len(found)} found"
+        f"{options.mutations:,} of {len(scripts)} scripts, {accepted:,} accepted, {len(findings)} findings"
     )
-    return 1 if found else 0
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the fuzzer found and a look at the plan can show."""
+"""Regression tests for bugs that the fuzzer of statements has found."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tests.support.compiling import compile_with_sources, rejected
         ("transform(tags, info -> struct(info AS info, b.info.a))", "STRUCT(`info_1` AS info"),
     ],
 )
-def test_expressions_are_printed_as_they_were_meant(expression: str, printed: str) -> None:
+def test_expression_is_printed_correctly(expression: str, printed: str) -> None:
     assert printed in stage_sql(f"SELECT {expression} AS c FROM bids AS b")
 
 
-def test_a_union_in_parentheses_finds_its_types_first() -> None:
+def test_parenthesized_union_is_typed_first() -> None:
     sql = stage_sql(
         "SELECT k FROM plain UNION ALL (SELECT v FROM plain UNION ALL SELECT 1 FROM plain)"
     )
     assert "UNION ALL SELECT `v_3` AS `k_3` FROM (SELECT `v_1` AS `v_3`" in sql
 
 
-def test_explode_in_select_is_a_lateral_view() -> None:
+def test_explode_in_select_becomes_lateral_view() -> None:
     assert stage_sql("SELECT auction, explode(tags) AS t FROM bids") == stage_sql(
         "SELECT auction, t FROM bids LATERAL VIEW explode(tags) v AS t"
     )
 
 
-def test_where_sees_the_columns_of_lateral_views() -> None:
+def test_where_can_use_columns_of_lateral_views() -> None:
     sql = stage_sql(
         "SELECT t FROM bids LATERAL VIEW posexplode(tags) v AS p, t WHERE t <> '' AND p > 0"
     )
@@ -45,7 +45,7 @@ def test_where_sees_the_columns_of_lateral_views() -> None:
 
 
 @pytest.mark.parametrize("name", ["lag", "lead", "nth_value"])
-def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
+def test_lag_lead_and_nth_value_need_an_argument(name: str) -> None:
     query = f"CREATE STREAM s AS SELECT {name}() OVER (ORDER BY ts) AS x FROM bids;"
     (error,) = compile_with_sources(query).unrunnable
     assert error.code == "TG-501" and "has no argument" in error.message
@@ -53,7 +53,7 @@ def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "needle"),
+    ("query", "message"),
     [
         ("SELECT * EXCEPT (info.a) FROM bids", "* EXCEPT cannot exclude a field"),
         ("SELECT uuid() AS u, u AS v FROM bids", "u is random"),
@@ -67,5 +67,5 @@ def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
         ("SELECT price FROM bids LATERAL VIEW explode(tags) v AS price", "could be a column of"),
     ],
 )
-def test_what_would_be_wrong_is_rejected(query: str, needle: str) -> None:
-    assert needle in rejected(query)[0].message
+def test_query_is_rejected(query: str, message: str) -> None:
+    assert message in rejected(query)[0].message

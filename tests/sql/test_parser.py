@@ -1,4 +1,4 @@
-"""The language: statements, spans, every form of DESIGN section 3; nothing makes it crash."""
+"""The parser: statements, their spans, and syntax errors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tidegate.sql.parser import parse_script
 from tidegate.types import Span
 
 
-def parsed(text: str) -> st.Statement:
-    """The only statement of a text."""
+def parse_one(text: str) -> st.Statement:
+    """Parse a text with one statement."""
     script = parse_script(text)
     assert not script.errors, script.errors[0]
     (statement,) = script.statements
     return statement
 
 
-def broken(text: str) -> TidegateError:
-    """The only error of a text."""
+def syntax_error(text: str) -> TidegateError:
+    """Return the only error of a text."""
     (error,) = parse_script(text).errors
     assert isinstance(error, TidegateError)
     return error
 
 
-def at(text: str, span: Span | None) -> str:
+def source_text(text: str, span: Span | None) -> str:
     assert span is not None
     return text[span.start : span.end]
 
@@ -47,7 +47,7 @@ SOURCE = """CREATE SOURCE IF NOT EXISTS bids (
 
 
 def test_create_source() -> None:
-    source = parsed(SOURCE)
+    source = parse_one(SOURCE)
     assert isinstance(source, st.CreateSource)
     assert (source.name, source.if_not_exists) == ("bids", True)
     names = [column.name for column in source.columns]
@@ -73,26 +73,28 @@ def test_create_source() -> None:
     }
 
 
-def test_spans_of_a_source() -> None:
-    source = parsed(SOURCE)
+def test_spans_of_create_source() -> None:
+    source = parse_one(SOURCE)
     assert isinstance(source, st.CreateSource)
-    assert at(SOURCE, source.span) == SOURCE.rstrip(";") == source.text
-    assert at(SOURCE, source.name_span) == "bids"
-    assert at(SOURCE, source.columns[0].span) == "auction BIGINT"
-    assert at(SOURCE, source.columns[-1].span) == "ts AS timestamp_millis(ms)"
-    assert at(SOURCE, source.primary_key_span) == "PRIMARY KEY (auction, bidder)"
+    assert source_text(SOURCE, source.span) == SOURCE.rstrip(";") == source.text
+    assert source_text(SOURCE, source.name_span) == "bids"
+    assert source_text(SOURCE, source.columns[0].span) == "auction BIGINT"
+    assert source_text(SOURCE, source.columns[-1].span) == "ts AS timestamp_millis(ms)"
+    assert source_text(SOURCE, source.primary_key_span) == "PRIMARY KEY (auction, bidder)"
     assert source.watermark is not None
-    assert at(SOURCE, source.watermark.span) == "WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"
-    assert at(SOURCE, source.options[-1].span) == "offset = -3"
-    assert at(SOURCE, source.options[0].value_span) == "'kafka'"
+    assert (
+        source_text(SOURCE, source.watermark.span) == "WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"
+    )
+    assert source_text(SOURCE, source.options[-1].span) == "offset = -3"
+    assert source_text(SOURCE, source.options[0].value_span) == "'kafka'"
 
 
 @pytest.mark.parametrize(
     ("column", "key"),
     [("id BIGINT PRIMARY KEY NOT NULL", ("id",)), ("id BIGINT NOT NULL PRIMARY KEY", ("id",))],
 )
-def test_a_column_can_be_the_key(column: str, key: tuple[str, ...]) -> None:
-    source = parsed(f"CREATE SOURCE s ({column}) WITH (connector = 'memory')")
+def test_primary_key_of_columns(column: str, key: tuple[str, ...]) -> None:
+    source = parse_one(f"CREATE SOURCE s ({column}) WITH (connector = 'memory')")
     assert isinstance(source, st.CreateSource)
     assert source.primary_key == key
     assert source.columns[0].not_null
@@ -110,7 +112,7 @@ def test_a_column_can_be_the_key(column: str, key: tuple[str, ...]) -> None:
 )
 def test_watermark_delays(watermark: str, delay_us: int) -> None:
     text = f"CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS {watermark}) WITH (connector = 'm')"
-    source = parsed(text)
+    source = parse_one(text)
     assert isinstance(source, st.CreateSource)
     assert source.watermark is not None
     assert source.watermark.delay_us == delay_us
@@ -124,7 +126,7 @@ EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND LATE DATA TO late_bids"
 
 
 def test_create_stream() -> None:
-    stream = parsed(STREAM)
+    stream = parse_one(STREAM)
     assert isinstance(stream, st.CreateStream)
     assert stream.name == "per_minute"
     assert stream.options[0].name == "state_ttl"
@@ -133,10 +135,10 @@ def test_create_stream() -> None:
     assert emit is not None
     assert emit.mode is st.EmitMode.WINDOW_CLOSE
     assert (emit.lateness_us, emit.late_to) == (30_000_000, "late_bids")
-    assert at(STREAM, emit.span).startswith("EMIT ON WINDOW CLOSE")
-    assert at(STREAM, emit.lateness_span) == "ALLOW LATENESS INTERVAL '30' SECOND"
-    assert at(STREAM, emit.late_to_span) == "late_bids"
-    assert at(STREAM, stream.query.span).startswith("SELECT auction")
+    assert source_text(STREAM, emit.span).startswith("EMIT ON WINDOW CLOSE")
+    assert source_text(STREAM, emit.lateness_span) == "ALLOW LATENESS INTERVAL '30' SECOND"
+    assert source_text(STREAM, emit.late_to_span) == "late_bids"
+    assert source_text(STREAM, stream.query.span).startswith("SELECT auction")
 
 
 @pytest.mark.parametrize(
@@ -151,15 +153,15 @@ def test_create_stream() -> None:
         ("EMIT EVERY INTERVAL 2 minutes LATE DATA TO x", st.EmitMode.EVERY, 120_000_000),
     ],
 )
-def test_emit_and_its_synonyms(clause: str, mode: st.EmitMode, every_us: int | None) -> None:
-    stream = parsed(f"CREATE STREAM s AS SELECT a FROM t {clause}")
+def test_emit_synonyms(clause: str, mode: st.EmitMode, every_us: int | None) -> None:
+    stream = parse_one(f"CREATE STREAM s AS SELECT a FROM t {clause}")
     assert isinstance(stream, st.CreateStream)
     assert stream.query.emit is not None
     assert (stream.query.emit.mode, stream.query.emit.every_us) == (mode, every_us)
 
 
 def test_late_data_before_lateness() -> None:
-    stream = parsed(
+    stream = parse_one(
         "CREATE STREAM s AS SELECT a FROM t EMIT FINAL LATE DATA TO l ALLOW LATENESS INTERVAL '1' DAY"
     )
     assert isinstance(stream, st.CreateStream)
@@ -170,17 +172,17 @@ def test_late_data_before_lateness() -> None:
 @pytest.mark.parametrize(
     "select", ["emit", "a AS emit, b", "t.emit", "`emit` AS x", "'EMIT FINAL'"]
 )
-def test_emit_is_no_reserved_word(select: str) -> None:
-    stream = parsed(f"CREATE STREAM s AS SELECT {select} FROM t")
+def test_emit_can_be_a_name(select: str) -> None:
+    stream = parse_one(f"CREATE STREAM s AS SELECT {select} FROM t")
     assert isinstance(stream, st.CreateStream)
     assert stream.query.emit is None
 
 
 def test_create_sink_and_lookup_table() -> None:
-    sink = parsed("CREATE SINK out FROM per_minute WITH (connector = 'kafka')")
+    sink = parse_one("CREATE SINK out FROM per_minute WITH (connector = 'kafka')")
     assert isinstance(sink, st.CreateSink)
     assert (sink.name, sink.source) == ("out", "per_minute")
-    table = parsed(
+    table = parse_one(
         "CREATE LOOKUP TABLE customers (id BIGINT, name STRING, PRIMARY KEY (id)) "
         "WITH (connector = 'postgres', cache_rows = 100000, cache_ttl = '10 min')"
     )
@@ -198,61 +200,61 @@ def test_create_sink_and_lookup_table() -> None:
     ],
 )
 def test_drop(text: str, expected: tuple[st.ObjectKind, str, bool]) -> None:
-    drop = parsed(text)
+    drop = parse_one(text)
     assert isinstance(drop, st.Drop)
     assert (drop.kind, drop.name, drop.if_exists) == expected
 
 
-@pytest.mark.parametrize("what", ["SOURCES", "STREAMS", "SINKS", "LOOKUP TABLES", "CHECKPOINTS"])
-def test_show(what: str) -> None:
-    show = parsed(f"show {what.lower()}")
+@pytest.mark.parametrize("kind", ["SOURCES", "STREAMS", "SINKS", "LOOKUP TABLES", "CHECKPOINTS"])
+def test_show(kind: str) -> None:
+    show = parse_one(f"show {kind.lower()}")
     assert isinstance(show, st.Show)
-    assert show.what == what
+    assert show.kind == kind
 
 
 def test_other_statements() -> None:
-    assert isinstance(parsed("SHOW CREATE bids"), st.ShowCreate)
-    assert isinstance(parsed("DESCRIBE bids"), st.Describe)
-    assert isinstance(parsed("desc bids"), st.Describe)
-    assert isinstance(parsed("CHECKPOINT"), st.CreateCheckpoint)
-    restore = parsed("RESTORE FROM CHECKPOINT 17")
+    assert isinstance(parse_one("SHOW CREATE bids"), st.ShowCreate)
+    assert isinstance(parse_one("DESCRIBE bids"), st.Describe)
+    assert isinstance(parse_one("desc bids"), st.Describe)
+    assert isinstance(parse_one("CHECKPOINT"), st.CreateCheckpoint)
+    restore = parse_one("RESTORE FROM CHECKPOINT 17")
     assert isinstance(restore, st.Restore)
     assert (restore.epoch, restore.name) == (17, None)
 
 
-def test_names_of_checkpoints_are_texts() -> None:
-    kept = parsed("CHECKPOINT 'before upgrade'")
-    assert isinstance(kept, st.CreateCheckpoint) and kept.name == "before upgrade"
-    dropped = parsed("DROP CHECKPOINT IF EXISTS 'x'")
-    assert isinstance(dropped, st.DropCheckpoint)
-    assert (dropped.name, dropped.if_exists) == ("x", True)
-    restore = parsed("RESTORE FROM CHECKPOINT '17' WITH (sinks = 'keep')")
+def test_checkpoint_names_are_strings() -> None:
+    checkpoint = parse_one("CHECKPOINT 'before upgrade'")
+    assert isinstance(checkpoint, st.CreateCheckpoint) and checkpoint.name == "before upgrade"
+    drop = parse_one("DROP CHECKPOINT IF EXISTS 'x'")
+    assert isinstance(drop, st.DropCheckpoint)
+    assert (drop.name, drop.if_exists) == ("x", True)
+    restore = parse_one("RESTORE FROM CHECKPOINT '17' WITH (sinks = 'keep')")
     assert isinstance(restore, st.Restore)
     assert (restore.epoch, restore.name) == (None, "17")
     assert [(option.name, option.value) for option in restore.options] == [("sinks", "keep")]
-    setting = parsed("SET validator = 'warn'")
+    setting = parse_one("SET validator = 'warn'")
     assert isinstance(setting, st.Set)
     assert (setting.key, setting.value) == ("validator", "warn")
-    by_name = parsed("EXPLAIN STREAM s")
+    by_name = parse_one("EXPLAIN STREAM s")
     assert isinstance(by_name, st.Explain)
     assert (by_name.stream, by_name.query, by_name.logical) == ("s", None, False)
-    by_query = parsed("EXPLAIN SELECT a FROM t EMIT CHANGES")
+    by_query = parse_one("EXPLAIN SELECT a FROM t EMIT CHANGES")
     assert isinstance(by_query, st.Explain)
     assert by_query.query is not None
     assert by_query.query.emit is not None
     for text in ("EXPLAIN LOGICAL STREAM s", "EXPLAIN LOGICAL SELECT a FROM t"):
-        logical = parsed(text)
+        logical = parse_one(text)
         assert isinstance(logical, st.Explain)
         assert logical.logical
 
 
 def test_insert() -> None:
-    insert = parsed("INSERT INTO trades (id, name) VALUES (1, 'a'), (2, 'it''s')")
+    insert = parse_one("INSERT INTO trades (id, name) VALUES (1, 'a'), (2, 'it''s')")
     assert isinstance(insert, st.Insert)
     assert (insert.target, insert.columns) == ("trades", ("id", "name"))
     assert isinstance(insert.tree, exp.Values)
     assert len(insert.tree.expressions) == 2
-    assert isinstance(parsed("INSERT INTO trades SELECT 1, 'a'"), st.Insert)
+    assert isinstance(parse_one("INSERT INTO trades SELECT 1, 'a'"), st.Insert)
 
 
 QUERIES = """
@@ -295,23 +297,23 @@ SELECT 1 AS one
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_queries_that_the_language_has(query: str) -> None:
-    stream = parsed(f"CREATE STREAM s AS {query} EMIT CHANGES;")
+def test_query_is_parsed(query: str) -> None:
+    stream = parse_one(f"CREATE STREAM s AS {query} EMIT CHANGES;")
     assert isinstance(stream, st.CreateStream)
     printed = to_sql(stream.query.tree)
-    again = parsed(f"EXPLAIN {printed}")
-    assert isinstance(again, st.Explain)
-    assert again.query is not None
-    assert to_sql(again.query.tree) == printed
+    reparsed = parse_one(f"EXPLAIN {printed}")
+    assert isinstance(reparsed, st.Explain)
+    assert reparsed.query is not None
+    assert to_sql(reparsed.query.tree) == printed
 
 
 def test_statements_are_frozen() -> None:
-    statement = parsed("CHECKPOINT")
+    statement = parse_one("CHECKPOINT")
     with pytest.raises(dataclasses.FrozenInstanceError):
         statement.text = "x"  # type: ignore[misc]
 
 
-def test_several_statements_with_comments_between() -> None:
+def test_statements_with_comments_between() -> None:
     text = """
     -- one; not two
     CHECKPOINT; /* SHOW
@@ -321,7 +323,7 @@ def test_several_statements_with_comments_between() -> None:
     script = parse_script(text)
     assert not script.errors
     assert [type(item) for item in script.statements] == [st.CreateCheckpoint, st.Show, st.Set]
-    assert [at(text, item.span) for item in script.statements] == [
+    assert [source_text(text, item.span) for item in script.statements] == [
         "CHECKPOINT",
         "SHOW STREAMS",
         "SET validator = 'a;b'",
@@ -329,14 +331,14 @@ def test_several_statements_with_comments_between() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   \n", ";;;", "-- nothing", "/* nothing */"])
-def test_nothing_is_no_statement(text: str) -> None:
+def test_empty_text_has_no_statements(text: str) -> None:
     script = parse_script(text)
     assert (script.statements, script.errors) == ((), ())
 
 
-def test_keywords_in_any_case_and_names_in_backquotes() -> None:
+def test_keywords_ignore_case_and_names_can_be_quoted() -> None:
     text = "create Source `my source` (`a b` bigint not null, primary key (`a b`)) With (Connector = 'm')"
-    source = parsed(text)
+    source = parse_one(text)
     assert isinstance(source, st.CreateSource)
     assert (source.name, source.columns[0].name, source.primary_key) == (
         "my source",
@@ -344,26 +346,26 @@ def test_keywords_in_any_case_and_names_in_backquotes() -> None:
         ("a b",),
     )
     assert source.columns[0].not_null
-    assert at(text, source.name_span) == "`my source`"
+    assert source_text(text, source.name_span) == "`my source`"
 
 
-def test_words_of_ours_are_names_elsewhere() -> None:
+def test_keywords_can_be_names() -> None:
     text = "SELECT session, watermark, source, stream, sink, lookup, checkpoint, late, data FROM t"
-    assert isinstance(parsed(f"CREATE STREAM stream AS {text}"), st.CreateStream)
+    assert isinstance(parse_one(f"CREATE STREAM stream AS {text}"), st.CreateStream)
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "place"),
+    ("text", "message", "location"),
     [
         ("CREATE STREAM s SELECT 1", "expected AS, found SELECT", "SELECT"),
-        ("CREATE STREAM s AS", "the statement ends where a query should be", "S"),
+        ("CREATE STREAM s AS", "expected a query, found the end of the statement", "S"),
         ("CREATE SOURCE s (k BIGINT)", "expected WITH, found the end of the statement", ")"),
         (
             "CREATE SOURCE 1 (k BIGINT) WITH (a = 1)",
             "expected the name of the source, found 1",
             "1",
         ),
-        ("CREATE SOURCE a.b WITH (a = 1)", "a.b: names have no schema", "."),
+        ("CREATE SOURCE a.b WITH (a = 1)", "a.b: qualified names are not supported", "."),
         (
             "CREATE SOURCE s (k BIGINT WITH (a = 1)",
             "BIGINT WITH (a = 1) is not a type",
@@ -372,76 +374,84 @@ def test_words_of_ours_are_names_elsewhere() -> None:
         ("CREATE SOURCE s (k) WITH (a = 1)", "the column k needs a type", "k"),
         ("CREATE SOURCE s (k INT) WITH (a 1)", "expected =, found 1", "1"),
         ("CREATE SOURCE s (k INT) WITH (a = )", "expected a value, found )", ")"),
-        ("CREATE SOURCE s (k INT) WITH (a = 1) x", "the statement should end before x", "x"),
+        (
+            "CREATE SOURCE s (k INT) WITH (a = 1) x",
+            "expected the end of the statement, found x",
+            "x",
+        ),
         ("CREATE TABLE s (k INT)", "CREATE TABLE is not a statement", "TABLE"),
-        ("CREATE STREAM s AS DELETE FROM t", "DELETE does not begin a query", "DELETE"),
-        ("DROP", "DROP needs what to drop, not the end of the statement", "P"),
+        ("CREATE STREAM s AS DELETE FROM t", "expected a query, found DELETE", "DELETE"),
+        ("DROP", "expected a kind of object after DROP, found the end of the statement", "P"),
         ("INSERT INTO t DELETE", "expected VALUES, found DELETE", "DELETE"),
-        ("SHOW", "SHOW does not know what to show", "W"),
-        ("EXPLAIN STREAM", "the statement ends where a stream should be", "M"),
+        ("SHOW", "expected a kind of object after SHOW, found the end of the statement", "W"),
+        ("EXPLAIN STREAM", "expected a stream, found the end of the statement", "M"),
         ("CREATE STREAM s AS SELECT a FROM t EMIT ON", "ON is not a valid EMIT clause", "ON"),
-        ("CREATE STREAM s AS SELECT a FROM t EMIT FINAL SOON", "SOON does not belong", "SOON"),
+        (
+            "CREATE STREAM s AS SELECT a FROM t EMIT FINAL SOON",
+            "unexpected SOON in the EMIT clause",
+            "SOON",
+        ),
         ("CREATE STREAM s AS SELECT a FROM t EMIT EVERY", "EMIT EVERY needs an interval", "Y"),
         ("CREATE STREAM s AS SELECT (a FROM t", "expected )", "FROM"),
-        ("CREATE STREAM s AS SELECT 'a FROM t", "a quote or comment is opened", "t"),
+        ("CREATE STREAM s AS SELECT 'a FROM t", "a quote or comment is not closed", "t"),
     ],
 )
-def test_what_cannot_be_read_says_why_and_where(text: str, message: str, place: str) -> None:
-    error = broken(text)
+def test_syntax_error_has_message_and_location(text: str, message: str, location: str) -> None:
+    error = syntax_error(text)
     assert message in error.message
     assert error.location is not None
-    assert text[error.location.start : error.location.end] == place
+    assert text[error.location.start : error.location.end] == location
 
 
-def test_one_broken_statement_does_not_hide_the_others() -> None:
+def test_valid_statements_are_parsed_next_to_an_invalid_one() -> None:
     script = parse_script("CHECKPOINT; CREATE SOURCE bad (k) WITH (a = 1); NONSENSE; SHOW SINKS")
     assert [type(item) for item in script.statements] == [st.CreateCheckpoint, st.Show]
     codes = [error.code for error in script.errors if isinstance(error, TidegateError)]
     assert codes == ["TG-101", "TG-102"]
-    assert script.broken == ("bad",)
+    assert script.invalid_names == ("bad",)
 
 
-# Names with a syntax of their own in SQL, which a plain call cannot have.
+# Functions with special syntax, which cannot be called with plain arguments.
 NOT_CALLS = {"BETWEEN", "CASE", "CAST", "IN", "NOT", "WHEN", "EXTRACT", "OVERLAY", "POSITION"}
 
 
 def test_every_spark_function_can_be_called() -> None:
-    wrong = []
+    failures = []
     for name in sorted(spark_functions() - NOT_CALLS):
         if not re.fullmatch(r"[A-Z_0-9]+", name):
             continue
         script = parse_script(f"EXPLAIN SELECT {name.lower()}(a, b) FROM t")
         if script.errors:
-            wrong.append(name)
+            failures.append(name)
             continue
         statement = script.statements[0]
         assert isinstance(statement, st.Explain)
         assert statement.query is not None
         printed = to_sql(statement.query.tree).upper()
         if printed not in (f"SELECT {name}(A, B) FROM T", f"SELECT {name} (A, B) FROM T"):
-            wrong.append(name)
+            failures.append(name)
     # trim(a, b) is printed as TRIM(a FROM b), substr as SUBSTRING: the same to Spark.
-    assert wrong == ["SUBSTR", "TRIM"]
+    assert failures == ["SUBSTR", "TRIM"]
 
 
 @pytest.mark.parametrize(
     ("written", "value"),
     [("'it''s'", "it's"), (r"'it\'s'", "it's"), ('"a""b"', 'a"b'), (r"'a\\b'", r"a\b"), ("''", "")],
 )
-def test_quotes_in_texts_as_spark_reads_them(written: str, value: str) -> None:
-    statement = parsed(f"EXPLAIN SELECT {written} AS x")
+def test_quotes_in_strings_match_spark(written: str, value: str) -> None:
+    statement = parse_one(f"EXPLAIN SELECT {written} AS x")
     assert isinstance(statement, st.Explain)
     assert statement.query is not None
     literal = statement.query.tree.find(exp.Literal)
     assert literal is not None
     assert literal.this == value
-    again = parsed(f"EXPLAIN {to_sql(statement.query.tree)}")
-    assert isinstance(again, st.Explain)
-    assert again.query is not None
-    assert again.query.tree == statement.query.tree
+    reparsed = parse_one(f"EXPLAIN {to_sql(statement.query.tree)}")
+    assert isinstance(reparsed, st.Explain)
+    assert reparsed.query is not None
+    assert reparsed.query.tree == statement.query.tree
 
 
-def test_columns_of_metadata() -> None:
+def test_metadata_columns() -> None:
     script = parse_script(
         "CREATE SOURCE s (a BIGINT, metadata STRING, at TIMESTAMP NOT NULL METADATA FROM 'Timestamp', "
         "offset BIGINT METADATA) WITH (connector = 'kafka');"

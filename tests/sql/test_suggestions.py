@@ -1,4 +1,4 @@
-"""Functions, windows, options and types of other systems: a hint that names ours, or the same plan."""
+"""Syntax of other systems: functions and types get hints, Flink's windows the same plan."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tidegate.catalog.objects import Source
 from tidegate.physical.explain import explain
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import DIALECT, FOREIGN_TYPES
-from tidegate.sql.query import plain_windows
+from tidegate.sql.query import rewrite_flink_windows
 from tidegate.sql.suggestions import FUNCTIONS, function_hint
 
-# What stands before a parenthesis in a hint without being a function of Spark's list.
-GRAMMAR = ex.UNIT_FUNCTIONS | ex.OWN_FUNCTIONS | {"CAST", "TRY_CAST", "OVER", "BY"}
+# Words before a parenthesis in a hint that are not in Spark's list of functions.
+GRAMMAR = ex.UNIT_FUNCTIONS | ex.TIDEGATE_FUNCTIONS | {"CAST", "TRY_CAST", "OVER", "BY"}
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_the_hint_for_a_function_names_functions_that_exist(name: str) -> None:
-    assert name not in ex.spark_functions() | ex.OWN_FUNCTIONS, "it needs no hint"
+def test_function_hint_uses_existing_functions(name: str) -> None:
+    assert name not in ex.spark_functions() | ex.TIDEGATE_FUNCTIONS, "the function exists"
     called = re.findall(r"(\w+) ?\(", FUNCTIONS[name])
     unknown = {word.upper() for word in called} - ex.spark_functions() - GRAMMAR
     assert unknown == set()
 
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"UNNEST"}))
-def test_a_function_of_another_system_gets_its_hint(name: str) -> None:
+def test_function_of_another_system_gets_hint(name: str) -> None:
     (error,) = rejected(f"SELECT {name}(price, 1) AS x FROM bids")
     assert (error.code, error.hint) == ("TG-303", function_hint(name))
 
 
-def test_an_unknown_function_is_not_blamed_for_its_columns() -> None:
+def test_unknown_function_reports_one_error() -> None:
     window = "TUMBLE(ts, INTERVAL '1' MINUTE)"
     (error,) = rejected(f"SELECT upper(group_concat(channel)) AS c FROM bids GROUP BY {window}")
     assert error.code == "TG-303"
@@ -46,7 +46,7 @@ GROUPED = "SELECT window_start, window_end, count(*) AS n FROM {} GROUP BY windo
 
 
 @pytest.mark.parametrize(
-    ("flink", "ours"),
+    ("flink", "tidegate"),
     [
         (
             "TABLE(TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '1' MINUTE))",
@@ -72,19 +72,19 @@ GROUPED = "SELECT window_start, window_end, count(*) AS n FROM {} GROUP BY windo
         ("HOP(bids, ts, \"30 s\", '1 min')", "HOP(bids, ts, INTERVAL '30' SECOND, '60 s')"),
     ],
 )
-def test_windows_of_flink_are_ours(flink: str, ours: str) -> None:
+def test_flink_window_has_the_same_plan(flink: str, tidegate: str) -> None:
     assert explain(accepted(GROUPED.format(flink)), "s") == explain(
-        accepted(GROUPED.format(ours)), "s"
+        accepted(GROUPED.format(tidegate)), "s"
     )
 
 
-def test_the_keys_of_a_session_of_flink_are_ours() -> None:
+def test_flink_session_keys_become_arguments() -> None:
     window = "TABLE(SESSION(TABLE bids PARTITION BY (auction, `b`), DESCRIPTOR(ts), gap)) AS w"
-    words = [token.text for token in plain_windows(list(DIALECT.tokenize(window)))]
+    words = [token.text for token in rewrite_flink_windows(list(DIALECT.tokenize(window)))]
     assert " ".join(words) == "SESSION ( bids PARTITION BY auction , b , ts , gap ) AS w"
 
 
-def test_a_window_of_flink_can_be_joined() -> None:
+def test_flink_window_can_be_joined() -> None:
     window = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) AS {}"
     accepted(
         f"SELECT b.price FROM {window.format('bids', 'b')} JOIN {window.format('asks', 'a')} ON "
@@ -92,7 +92,7 @@ def test_a_window_of_flink_can_be_joined() -> None:
     )
 
 
-def test_a_word_of_flink_elsewhere_is_a_name() -> None:
+def test_flink_keywords_can_be_column_names() -> None:
     compiled = compile_text(
         "CREATE SOURCE t (`table` BIGINT, descriptor BIGINT) WITH (connector = 'memory');"
         "CREATE STREAM s AS SELECT `table`, descriptor FROM t;"
@@ -101,12 +101,12 @@ def test_a_word_of_flink_elsewhere_is_a_name() -> None:
 
 
 @pytest.mark.parametrize("size", ["'a minute'", "'1 month'", "'1'", "''"])
-def test_a_text_that_is_no_length_of_time_is_rejected(size: str) -> None:
+def test_window_size_that_is_not_a_duration_is_rejected(size: str) -> None:
     (error,) = rejected(f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {size})")
     assert error.code == "TG-105"
 
 
-def test_a_text_is_an_interval_in_windows_only() -> None:
+def test_string_is_not_an_interval_in_a_join() -> None:
     (error,) = rejected(
         "SELECT b.price FROM bids AS b JOIN asks AS a ON a.auction = b.auction AND "
         "a.ts BETWEEN b.ts - '1 minute' AND b.ts + '1 minute'"
@@ -114,7 +114,7 @@ def test_a_text_is_an_interval_in_windows_only() -> None:
     assert error.code == "TG-407"
 
 
-def test_names_of_options_may_be_quoted() -> None:
+def test_option_names_can_be_quoted() -> None:
     compiled = compile_text(
         "CREATE SOURCE t (id BIGINT) WITH ('connector' = 'files', \"path\" = 'in', `format` = json);"
         "SET 'validator' = 'warn';"
@@ -126,7 +126,7 @@ def test_names_of_options_may_be_quoted() -> None:
     assert compiled.settings["validator"] == "warn"
 
 
-def test_a_key_that_flink_does_not_enforce_is_a_key() -> None:
+def test_primary_key_not_enforced() -> None:
     compiled = compile_text(
         "CREATE SOURCE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH (connector = 'memory');"
     )
@@ -134,17 +134,17 @@ def test_a_key_that_flink_does_not_enforce_is_a_key() -> None:
     assert isinstance(source, Source) and source.primary_key == ("id",)
 
 
-def test_explain_takes_a_name() -> None:
+def test_explain_accepts_a_stream_name() -> None:
     script = (
         "CREATE SOURCE t (id BIGINT) WITH (connector = 'memory');"
         "CREATE STREAM s AS SELECT id FROM t;"
     )
-    named, plain = (compile_text(script + f"EXPLAIN {what};") for what in ("STREAM s", "s"))
+    named, plain = (compile_text(script + f"EXPLAIN {target};") for target in ("STREAM s", "s"))
     assert not plain.errors
     assert explain(plain.explained[0][1], "s") == explain(named.explained[0][1], "s")
 
 
-def test_emit_may_be_a_name() -> None:
+def test_emit_can_be_a_column_name() -> None:
     compiled = compile_text(
         "CREATE SOURCE t (emit BIGINT) WITH (connector = 'memory');"
         "CREATE STREAM a AS SELECT emit FROM t WHERE 0 < emit;"
@@ -153,7 +153,7 @@ def test_emit_may_be_a_name() -> None:
     assert not compiled.errors
 
 
-def test_a_secret_with_a_quoted_name_is_hidden() -> None:
+def test_secret_with_quoted_option_name_is_masked() -> None:
     compiled = compile_text(
         "CREATE SOURCE t (id BIGINT) WITH ('connector' = 'kafak', 'password' = 'hunter2');"
     )
@@ -162,7 +162,7 @@ def test_a_secret_with_a_quoted_name_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("word", sorted(FOREIGN_TYPES))
-def test_types_of_other_systems_are_names_of_columns(word: str) -> None:
+def test_types_of_other_systems_can_be_column_names(word: str) -> None:
     compiled = compile_text(
         f"CREATE SOURCE t ({word} BIGINT) WITH (connector = 'memory');"
         f"CREATE STREAM s AS SELECT {word}, t.{word} + 1 AS more FROM t WHERE {word} > 0;"
@@ -177,6 +177,6 @@ TYPES = [*_NAMES.split(), "INTERVAL DAY TO SECOND", "DOUBLE PRECISION"]
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_types_of_spark_are_types(kind: str) -> None:
+def test_spark_type_is_accepted(kind: str) -> None:
     compiled = compile_text(f"CREATE SOURCE t (x {kind}) WITH (connector = 'memory');")
     assert not compiled.errors, compiled.errors[0]
