@@ -1,4 +1,4 @@
-"""Golden rejections: tests/compile/rejections/*.sql, each with the errors a person sees beside it."""
+"""Golden rejections: the scripts in tests/compile/rejections, with their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.errors import TITLES
 
 REJECTIONS = TESTS / "compile" / "rejections"
 SCRIPTS = sorted(REJECTIONS.glob("*.sql"))
-# Only Spark can tell a type error, so no SQL text alone can cause it.
+# Only Spark detects type errors.
 NEEDS_SPARK = {"TG-307"}
 
 
@@ -29,19 +29,19 @@ def test_rejection(script: Path, golden: Golden) -> None:
     golden(script.with_suffix(".txt"), text)
 
 
-def test_every_rejection_has_its_script() -> None:
+def test_every_golden_has_a_script() -> None:
     assert {path.stem for path in REJECTIONS.glob("*.txt")} == {path.stem for path in SCRIPTS}
 
 
-def test_the_rejections_cover_every_code_that_sql_can_cause() -> None:
-    seen = set()
+def test_rejections_cover_all_error_codes_of_sql() -> None:
+    covered = set()
     for path in REJECTIONS.glob("*.txt"):
-        seen |= set(re.findall(r"error\[(TG-\d+)\]", path.read_text("utf-8")))
+        covered |= set(re.findall(r"error\[(TG-\d+)\]", path.read_text("utf-8")))
     expected = {code for code in TITLES if code[3] in "1234"} - NEEDS_SPARK
-    assert expected - seen == set()
+    assert expected - covered == set()
 
 
-def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
+def test_reports_all_errors_of_a_script_in_order() -> None:
     script = REJECTIONS / "five_errors_at_once.sql"
     errors = compile_text(script.read_text("utf-8")).errors
     codes = [error.code for error in errors]
@@ -53,7 +53,7 @@ def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
 TTL = "WITH (state_ttl = '1 day')"
 IN_MINUTES = "TUMBLE(bids, ts, INTERVAL '1' MINUTE)"
 WITHIN = "b.ts BETWEEN a.ts - INTERVAL '10' MINUTE AND a.ts + INTERVAL '10' MINUTE"
-# A rejected script, what its hint says, and the change to the script that follows the hint.
+# A rejected script, a part of its hint, and the change that follows the hint.
 FIXES: list[tuple[str, str, str, str]] = [
     (
         "aggregate_without_emit",
@@ -134,7 +134,7 @@ FIXES: list[tuple[str, str, str, str]] = [
     ),
     ("match_without_bound", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("over_of_a_changelog", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
-    ("over_of_all_that_follows", "10 FOLLOWING", "UNBOUNDED FOLLOWING", "10 FOLLOWING"),
+    ("over_unbounded_following", "10 FOLLOWING", "UNBOUNDED FOLLOWING", "10 FOLLOWING"),
     ("top_n_by_row", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("lateness_in_processing_time", "GROUP BY TUMBLE(ts, ", "TUMBLE(PROCTIME(), ", "TUMBLE(ts, "),
     (
@@ -150,7 +150,7 @@ FIXES: list[tuple[str, str, str, str]] = [
         "FROM late_bids GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE) EMIT CHANGES",
     ),
     (
-        "late_rows_of_several",
+        "late_rows_of_several_inputs",
         "(SELECT price AS other_price, … FROM …)",
         "count(price) AS top FROM asks",
         "count(other_price) AS top FROM (SELECT auction, price AS other_price, ts FROM asks)",
@@ -187,12 +187,12 @@ LEFT_JOIN = (
 )
 
 
-def beside(value: str, table: str = "bids") -> str:
+def with_scalar_subquery(value: str, table: str = "bids") -> str:
     return f"FROM (SELECT *, (SELECT {value} FROM asks) AS m FROM {table})"
 
 
-# The same for scripts with several mistakes, each mended as its hint says.
-MENDED: list[tuple[str, list[tuple[str, str]]]] = [
+# Rejected scripts with several errors, and the change that follows each hint.
+SEVERAL_FIXES: list[tuple[str, list[tuple[str, str]]]] = [
     (
         "group_by_all",
         [
@@ -334,7 +334,7 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
         [
             (
                 "price - (SELECT min(price) FROM asks)) AS t FROM bids",
-                f"price - m) AS t {beside('min(price)')}",
+                f"price - m) AS t {with_scalar_subquery('min(price)')}",
             ),
             (
                 "auction IN (SELECT auction FROM asks)) AS t FROM bids",
@@ -346,35 +346,35 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
             ),
             (
                 "FROM bids GROUP BY channel HAVING sum(price - (SELECT avg(price) FROM asks))",
-                f"{beside('avg(price)')} GROUP BY channel HAVING sum(price - m)",
+                f"{with_scalar_subquery('avg(price)')} GROUP BY channel HAVING sum(price - m)",
             ),
             (
                 "FROM bids GROUP BY (SELECT max(price) FROM asks)",
-                f"{beside('max(price)')} GROUP BY m",
+                f"{with_scalar_subquery('max(price)')} GROUP BY m",
             ),
             (
                 "FROM bids GROUP BY ROLLUP(channel, (SELECT 2 * max(price) FROM asks))",
-                f"{beside('2 * max(price)')} GROUP BY ROLLUP(channel, m)",
+                f"{with_scalar_subquery('2 * max(price)')} GROUP BY ROLLUP(channel, m)",
             ),
             (
                 "(SELECT 3 * max(price) FROM asks) AS m, count(*) AS t FROM bids",
-                f"m, count(*) AS t {beside('3 * max(price)')}",
+                f"m, count(*) AS t {with_scalar_subquery('3 * max(price)')}",
             ),
             (
                 "ORDER BY ts, (SELECT max(ts) FROM asks)) AS t FROM bids",
-                f"ORDER BY ts, m) AS t {beside('max(ts)')}",
+                f"ORDER BY ts, m) AS t {with_scalar_subquery('max(ts)')}",
             ),
             (
                 "FROM bids\nQUALIFY max(price - (SELECT 4 * max(price) FROM asks))",
-                f"{beside('4 * max(price)')} QUALIFY max(price - m)",
+                f"{with_scalar_subquery('4 * max(price)')} QUALIFY max(price - m)",
             ),
             (
                 "FROM bids LATERAL VIEW explode(array((SELECT 5 * max(price) FROM asks)))",
-                f"{beside('5 * max(price)')} LATERAL VIEW explode(array(m))",
+                f"{with_scalar_subquery('5 * max(price)')} LATERAL VIEW explode(array(m))",
             ),
             (
                 "array((SELECT 6 * max(price) FROM asks))) AS e FROM bids",
-                f"array(m)) AS e {beside('6 * max(price)')}",
+                f"array(m)) AS e {with_scalar_subquery('6 * max(price)')}",
             ),
         ],
     ),
@@ -421,17 +421,23 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "advice", "old", "new"), FIXES)
-def test_following_the_hint_is_accepted(name: str, advice: str, old: str, new: str) -> None:
+@pytest.mark.parametrize(("name", "hint", "old", "new"), FIXES)
+def test_script_is_accepted_after_following_the_hint(
+    name: str, hint: str, old: str, new: str
+) -> None:
     text = (REJECTIONS / f"{name}.sql").read_text("utf-8")
-    assert any(advice in (error.hint or "") for error in compile_text(text).errors)
+    assert any(hint in (error.hint or "") for error in compile_text(text).errors)
     assert text.count(old) == 1, f"{old} is not unique in {name}.sql"
     compiled = compile_text(text.replace(old, new))
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
 
 
-@pytest.mark.parametrize(("name", "changes"), MENDED, ids=[name for name, _ in MENDED])
-def test_following_every_hint_is_accepted(name: str, changes: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes"), SEVERAL_FIXES, ids=[name for name, _ in SEVERAL_FIXES]
+)
+def test_script_is_accepted_after_following_all_hints(
+    name: str, changes: list[tuple[str, str]]
+) -> None:
     text = (REJECTIONS / f"{name}.sql").read_text("utf-8")
     assert len(compile_text(text).errors) == len(changes), "a change for each error"
     for old, new in changes:
@@ -441,8 +447,8 @@ def test_following_every_hint_is_accepted(name: str, changes: list[tuple[str, st
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
 
 
-def test_one_slip_is_one_message_and_its_readers_are_not_blamed() -> None:
-    script = REJECTIONS / "five_slips_without_cascades.sql"
+def test_invalid_statement_reports_one_error_and_its_readers_none() -> None:
+    script = REJECTIONS / "five_errors_without_cascades.sql"
     errors = compile_text(script.read_text("utf-8")).errors
     codes = [error.code for error in errors]
     assert codes == ["TG-101", "TG-303", "TG-311", "TG-101", "TG-205"]

@@ -14,17 +14,23 @@ from typing import cast
 
 from sqlglot import exp
 
-from tidegate.catalog.catalog import Catalog, drop_rejection, names_of, side_names, unsafe_names
+from tidegate.catalog.catalog import (
+    Catalog,
+    declarations_by_name,
+    drop_rejection,
+    name_errors,
+    side_names,
+)
 from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import (
     STREAM_OPTIONS,
     CheckpointStatement,
     Declarer,
-    altered,
+    altered_declaration,
     checkpoint_errors,
+    find_self_reference,
     insert_errors,
     may_replace,
-    reads_back,
 )
 from tidegate.catalog.objects import (
     Declared,
@@ -39,8 +45,8 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
-from tidegate.compile.validate.side_streams import failing_rows, late_readers
-from tidegate.compile.validate.sinks import sink_findings
+from tidegate.compile.validate.side_streams import failed_row_errors, late_reader_errors
+from tidegate.compile.validate.sinks import check_sink
 from tidegate.compile.validate.validator import ValidatorMode, validate
 from tidegate.errors import (
     CatalogError,
@@ -123,11 +129,11 @@ class _Run:
         self.declarer = Declarer(compiler.connectors, self.origin, compiler.resolve_environment)
         self.errors: list[TidegateError] = [cast(TidegateError, error) for error in script.errors]
         self.warnings: list[TidegateError] = []
-        self.broken = {name.lower() for name in script.broken}
-        self.done: list[st.Statement] = []
+        self.invalid_names = {name.lower() for name in script.invalid_names}
+        self.compiled: list[st.Statement] = []
         self.declared: list[Declared] = []
         self.explained: list[tuple[st.Explain, n.Emit]] = []
-        self.waiting: dict[str, st.Declaration] = {}
+        self.pending: dict[str, st.Declaration] = {}
         self.in_progress: list[str] = []
         # The function of `declare`.
         self.python_function: Function | None = None
@@ -136,24 +142,24 @@ class _Run:
     def run(self, function: Function | None = None) -> Compiled:
         if function is not None:
             self.python_function = function
-            with self._reading(function.origin):
+            with self._reporting_in(function.origin):
                 self._declare(function.statement)
-        self.waiting = names_of(self.script)
+        self.pending = declarations_by_name(self.script)
         for statement in self.script.statements:
             try:
-                self._statement(statement)
+                self._compile_statement(statement)
             except RecursionError:
                 # Streams are bound recursively, so a long chain of streams is deep recursion.
                 hint = "shorten the chain of streams that it reads, or split its subqueries."
                 self._error("TG-103", "the statement is nested too deeply", statement.span, hint)
                 if isinstance(statement, st.Declaration):
-                    self.broken.add(statement.name.lower())
+                    self.invalid_names.add(statement.name.lower())
         self.errors.sort(key=lambda error: error.location.start if error.location else 0)
         return Compiled(
             self.script,
             self.catalog,
             self.settings,
-            tuple(self.done),
+            tuple(self.compiled),
             tuple(self.declared),
             tuple(self.explained),
             tuple(self.errors),
@@ -167,70 +173,70 @@ class _Run:
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.errors.append(CatalogError(code, message, location=self._location(span), hint=hint))
 
-    def _statement(self, statement: st.Statement) -> None:
+    def _compile_statement(self, statement: st.Statement) -> None:
         if isinstance(statement, st.Declaration):
             self._declare(statement)
             return
         ok = True
         if isinstance(statement, st.Drop):
-            ok = self._drop(statement)
+            ok = self._compile_drop(statement)
         elif isinstance(statement, st.AlterStream):
-            ok = self._alter(statement)
+            ok = self._compile_alter(statement)
         elif isinstance(statement, st.Set):
-            ok = self._set(statement)
+            ok = self._compile_set(statement)
         elif isinstance(statement, st.Insert):
-            insert = self._insert(statement)
-            ok, statement = insert is not None, insert or statement
+            bound = self._compile_insert(statement)
+            ok, statement = bound is not None, bound or statement
         elif isinstance(statement, st.Explain):
-            ok = self._explain(statement)
+            ok = self._compile_explain(statement)
         elif isinstance(statement, st.Describe | st.ShowCreate):
-            ok = self._existing(statement.name, statement.name_span) is not None
+            ok = self._find(statement.name, statement.name_span) is not None
         elif isinstance(statement, CheckpointStatement):
             problems = list(checkpoint_errors(statement, self.origin))
             self.errors += problems
             ok = not problems
         if ok:
-            self.done.append(statement)
+            self.compiled.append(statement)
 
-    def _existing(self, name: str, span: Span) -> Declared | None:
+    def _find(self, name: str, span: Span) -> Declared | None:
         declared = self.catalog.get(name)
-        if declared is None and name.lower() not in self.broken:
+        if declared is None and name.lower() not in self.invalid_names:
             hint = did_you_mean(name, self.catalog.names(), "names")
             self._error("TG-201", f"unknown name {name}", span, hint)
         return declared
 
-    def _existing_stream(self, name: str, span: Span, instead: str) -> Stream | None:
-        self._require(name)
-        stream = self._existing(name, span)
+    def _find_stream(self, name: str, span: Span, prefix: str) -> Stream | None:
+        self._declare_first(name)
+        stream = self._find(name, span)
         if stream is not None and not isinstance(stream, Stream):
             message = f"{stream.name} is not a stream with a query"
-            self._error("TG-201", message, span, f"{instead} SELECT * FROM {stream.name};")
+            self._error("TG-201", message, span, f"{prefix} SELECT * FROM {stream.name};")
         return stream if isinstance(stream, Stream) else None
 
     # Declarations
 
     def _declare(self, statement: st.Declaration) -> None:
-        """Declare an object, after the objects that it reads."""
+        """Declare an object after the objects that it reads."""
         key = statement.name.lower()
-        if any(statement is done for done in self.done):
+        if any(statement is other for other in self.compiled):
             return
-        if self.waiting.get(key) is statement:
-            del self.waiting[key]
+        if self.pending.get(key) is statement:
+            del self.pending[key]
         existing = self.catalog.get(statement.name)
         if existing is not None:
             if statement.if_not_exists:
                 return
             if may_replace(statement, existing):
                 if self._replace(statement, existing):
-                    self.done.append(statement)
+                    self.compiled.append(statement)
                 return
             kind = existing.kind.value
             message = f"{statement.name} is already the name of a {kind.lower()}"
             hint = f"choose another name, or DROP {kind} {existing.name}; first."
             self._error("TG-202", message, statement.name_span, hint)
             return
-        if key not in self.broken and self._declare_new(statement):
-            self.done.append(statement)
+        if key not in self.invalid_names and self._declare_new(statement):
+            self.compiled.append(statement)
 
     def _declare_new(self, statement: st.Declaration) -> bool:
         """Declare an object whose name is free; return True on success."""
@@ -240,11 +246,11 @@ class _Run:
             created = self._create(statement)
         finally:
             self.in_progress.pop()
-        unsafe = unsafe_names(created or [])
-        self.errors += unsafe
-        if created is None or unsafe:
-            assert len(self.errors) > before or self.broken, "a rejection has a reason"
-            self.broken |= {statement.name.lower(), *map(str.lower, side_names(statement))}
+        problems = name_errors(created or [])
+        self.errors += problems
+        if created is None or problems:
+            assert len(self.errors) > before or self.invalid_names, "a rejection has a reason"
+            self.invalid_names |= {statement.name.lower(), *map(str.lower, side_names(statement))}
             return False
         for item in created:
             self._add(item, statement)
@@ -253,15 +259,15 @@ class _Run:
     def _replace(self, statement: st.Declaration, existing: Declared) -> bool:
         """Replace an object, and declare its readers again."""
         readers = self.catalog.all_dependents(existing.name)
-        circle = reads_back(statement, existing, readers, self.catalog)
-        if circle is not None:
-            through = "" if circle == existing.name.lower() else f", through {circle}"
+        name = find_self_reference(statement, existing, readers, self.catalog)
+        if name is not None:
+            through = "" if name == existing.name.lower() else f", through {name}"
             message = f"{existing.name} would read itself{through}"
             hint = "change one of them to read a source instead."
             self._error("TG-203", message, statement.name_span, hint)
             return False
-        again = [item for item in readers if not isinstance(item, Sink)]
-        for item in [*reversed(again), existing]:
+        streams = [item for item in readers if not isinstance(item, Sink)]
+        for item in [*reversed(streams), existing]:
             self.catalog.remove(item.name)
             self.declared = [other for other in self.declared if other is not item]
         self.replaced = True
@@ -271,16 +277,16 @@ class _Run:
 
     def _declare_again(self, item: Declared) -> bool:
         """Declare a reader of a changed object again; return True if it is still valid."""
-        with self._reading(item.origin):
+        with self._reporting_in(item.origin):
             if not isinstance(item, Sink):
                 return self._declare_new(item.statement)
             self.declared += [item] if item not in self.declared else []
             assert isinstance(item.statement, st.CreateSink), "a sink was declared by CREATE SINK"
-            source = self._sink_source(item.statement)
-            return source is not None and self._sink_fits(item, source)
+            source = self._find_sink_source(item.statement)
+            return source is not None and self._check_sink(item, source)
 
     @contextmanager
-    def _reading(self, origin: ScriptOrigin) -> Iterator[None]:
+    def _reporting_in(self, origin: ScriptOrigin) -> Iterator[None]:
         """Report errors at positions of another script."""
         before, self.origin = self.origin, origin
         self.declarer = replace(self.declarer, origin=origin)
@@ -292,9 +298,9 @@ class _Run:
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
-            what = item.holds.value if isinstance(item, SideStream) else "rows"
+            content = item.holds.value if isinstance(item, SideStream) else "rows"
             message = (
-                f"{item.name} already exists: the {what} of {statement.name} need a unique name"
+                f"{item.name} already exists: the {content} of {statement.name} need a unique name"
             )
             self._error("TG-202", message, statement.name_span, "choose another name.")
             return
@@ -303,12 +309,14 @@ class _Run:
 
     def _create(self, statement: st.Declaration) -> list[Declared] | None:
         if isinstance(statement, st.CreateSource):
-            if not self._require_functions(statement, [c.computed for c in statement.columns]):
+            if not self._declare_functions_first(
+                statement, [c.computed for c in statement.columns]
+            ):
                 return None
             source, sides, errors = self.declarer.source(statement)
             self.errors += errors
-            checked = self._with_computed(source) if source is not None else None
-            return [checked, *sides] if checked is not None else None
+            bound = self._bind_computed_columns(source) if source is not None else None
+            return [bound, *sides] if bound is not None else None
         if isinstance(statement, st.CreateLookupTable):
             table, errors = self.declarer.lookup_table(statement)
             self.errors += errors
@@ -323,60 +331,63 @@ class _Run:
         return self._create_stream(statement)
 
     def _create_function(self, statement: st.CreateFunction) -> list[Declared] | None:
-        if not self._require_functions(statement, [statement.body]):
+        if not self._declare_functions_first(statement, [statement.body]):
             return None
         context = self._context(statement.span)
-        made = bind_function(statement, context, self.declarer)
+        function = bind_function(statement, context, self.declarer)
         self.errors += context.errors
-        return [made] if made is not None and not context.errors else None
+        return [function] if function is not None and not context.errors else None
 
-    def _with_computed(self, source: Source) -> Source | None:
+    def _bind_computed_columns(self, source: Source) -> Source | None:
         """Bind the computed columns of a source."""
         context = self._context(source.statement.span)
-        checked = bind_computed_columns(source, context)
+        bound = bind_computed_columns(source, context)
         self.errors += context.errors
-        return checked if not context.errors else None
+        return bound if not context.errors else None
 
-    def _require_functions(
+    def _declare_functions_first(
         self, statement: st.Declaration, trees: Sequence[exp.Expr | None]
     ) -> bool:
         """Declare functions that are declared later in the script; return False on a cycle."""
         for name in dict.fromkeys(functions_called(trees)):
-            around = map(str.lower, self.in_progress)
-            within = isinstance(statement, st.CreateFunction) and name in around
-            later = isinstance(self.waiting.get(name), st.CreateFunction)
-            if (within or later) and not self._require(name):
-                self._cycle(statement, name)
+            in_progress = map(str.lower, self.in_progress)
+            calls_itself = isinstance(statement, st.CreateFunction) and name in in_progress
+            is_pending = isinstance(self.pending.get(name), st.CreateFunction)
+            if (calls_itself or is_pending) and not self._declare_first(name):
+                self._report_cycle(statement, name)
                 return False
         return True
 
-    def _require(self, name: str) -> bool:
+    def _declare_first(self, name: str) -> bool:
         """Declare an object that is declared later in the script; return False on a cycle."""
-        later = self.waiting.get(name.lower())
-        target = later.name if later is not None else name
+        declaration = self.pending.get(name.lower())
+        target = declaration.name if declaration is not None else name
         if target.lower() in (item.lower() for item in self.in_progress):
             return False
-        if later is not None and self.catalog.get(name) is None:
-            self._declare(later)
+        if declaration is not None and self.catalog.get(name) is None:
+            self._declare(declaration)
         return True
 
-    def _cycle(self, statement: st.Declaration, name: str) -> None:
-        later = self.waiting.get(name.lower())
-        around = [item.lower() for item in self.in_progress]
-        start = around.index((later.name if later is not None else name).lower())
-        circle = " → ".join([*self.in_progress[start:], name])
-        what, hint = "streams cannot read", "change one of them to read a source instead."
+    def _report_cycle(self, statement: st.Declaration, name: str) -> None:
+        declaration = self.pending.get(name.lower())
+        in_progress = [item.lower() for item in self.in_progress]
+        start = in_progress.index((declaration.name if declaration is not None else name).lower())
+        cycle = " → ".join([*self.in_progress[start:], name])
+        subject, hint = "streams cannot read", "change one of them to read a source instead."
         if isinstance(statement, st.CreateFunction):
-            what, hint = "functions cannot call", "inline one of the functions."
-        message = f"{what} each other in a cycle: {circle}"
+            subject, hint = "functions cannot call", "inline one of the functions."
+        message = f"{subject} each other in a cycle: {cycle}"
         self._error("TG-203", message, statement.name_span, hint)
 
     def _context(
         self, span: Span, emit: st.EmitClause | None = None, ttl_us: int | None = None
     ) -> Context:
         text, file = self.origin.text, self.origin.file
-        function_exists, broken = self.compiler.function_exists, frozenset(self.broken)
-        return Context(self.catalog, text, file, span, emit, ttl_us, function_exists, broken)
+        function_exists, invalid_names = (
+            self.compiler.function_exists,
+            frozenset(self.invalid_names),
+        )
+        return Context(self.catalog, text, file, span, emit, ttl_us, function_exists, invalid_names)
 
     def _bind(self, query: st.Query, span: Span, options: Options | None) -> n.Emit | None:
         ttl = options["state_ttl"] if options is not None else None
@@ -394,29 +405,32 @@ class _Run:
         options, errors = self.declarer.options(STREAM_OPTIONS, "a stream", statement)
         self.errors += errors
         for name in dict.fromkeys(tables_in(statement.query.tree)):
-            if not self._require(name):
-                self._cycle(statement, name)
+            if not self._declare_first(name):
+                self._report_cycle(statement, name)
                 return None
-        if not self._require_functions(statement, [statement.query.tree]) or errors:
+        if not self._declare_functions_first(statement, [statement.query.tree]) or errors:
             return None
         plan = self._bind(statement.query, statement.span, options)
         if plan is None or not self._validate(plan, statement, options):
             return None
         stream = Stream(statement.name, options, statement, self.origin, statement.query, plan)
-        wrong = [*late_readers(stream, self.catalog), *failing_rows(stream, self.catalog)]
-        self.errors += wrong
-        return None if wrong else [stream, *side_streams(stream)]
+        problems = [
+            *late_reader_errors(stream, self.catalog),
+            *failed_row_errors(stream, self.catalog),
+        ]
+        self.errors += problems
+        return None if problems else [stream, *side_streams(stream)]
 
     def _mode(self, options: Options | None) -> ValidatorMode:
-        own = options["validator"] if options is not None else None
-        return ValidatorMode(own or self.settings["validator"])
+        option = options["validator"] if options is not None else None
+        return ValidatorMode(option or self.settings["validator"])
 
     def _validate(self, plan: n.Emit, statement: st.Statement, options: Options | None) -> bool:
         mode = self._mode(options)
         if mode is ValidatorMode.OFF:
             return True
         findings = [
-            finding.error(self.origin.text, self.origin.file, statement.span)
+            finding.to_error(self.origin.text, self.origin.file, statement.span)
             for finding in validate(plan)
         ]
         if mode is ValidatorMode.WARN:
@@ -428,38 +442,40 @@ class _Run:
     def _create_sink(self, statement: st.CreateSink) -> list[Declared] | None:
         sink, errors = self.declarer.sink(statement)
         self.errors += errors
-        self._require(statement.source)
-        source = self._sink_source(statement)
+        self._declare_first(statement.source)
+        source = self._find_sink_source(statement)
         if source is None or sink is None:
             return None
-        return [sink] if self._sink_fits(sink, source) else None
+        return [sink] if self._check_sink(sink, source) else None
 
-    def _sink_source(self, statement: st.CreateSink) -> Declared | None:
-        """What a sink writes, if it is there."""
+    def _find_sink_source(self, statement: st.CreateSink) -> Declared | None:
+        """Return the object that a sink reads; report an error if it does not exist."""
         source = self.catalog.get(statement.source)
         if source is not None and not isinstance(source, Sink):
             return source
-        if statement.source.lower() not in self.broken:
+        if statement.source.lower() not in self.invalid_names:
             hint = did_you_mean(statement.source, self.catalog.readable(), "streams and sources")
             message = f"unknown stream {statement.source}"
             self._error("TG-201", message, statement.source_span, hint)
         return None
 
-    def _sink_fits(self, sink: Sink, source: Declared) -> bool:
-        own = source.options if isinstance(source, Stream) else None
+    def _check_sink(self, sink: Sink, source: Declared) -> bool:
+        options = source.options if isinstance(source, Stream) else None
         others = [other for other in self.catalog.of(Sink) if other is not sink]
         spec = self.compiler.connectors[sink.connector].sink
         assert spec is not None, "a declared sink has a sink connector"
-        errors, warnings = sink_findings(sink, spec, source, others, self._mode(own))
+        errors, warnings = check_sink(sink, spec, source, others, self._mode(options))
         self.errors += errors
         self.warnings += warnings
         return not errors
 
     # Other statements
 
-    def _drop(self, statement: st.Drop) -> bool:
+    def _compile_drop(self, statement: st.Drop) -> bool:
         declared = self.catalog.get(statement.name)
-        if declared is None and (statement.if_exists or statement.name.lower() in self.broken):
+        if declared is None and (
+            statement.if_exists or statement.name.lower() in self.invalid_names
+        ):
             return False
         rejection = drop_rejection(statement, declared, self.catalog)
         if rejection is not None:
@@ -469,19 +485,19 @@ class _Run:
         self.catalog.remove(statement.name)
         return True
 
-    def _alter(self, statement: st.AlterStream) -> bool:
-        """The stream with other options is declared in its place."""
-        stream = self._existing_stream(statement.name, statement.name_span, "CREATE STREAM s AS")
+    def _compile_alter(self, statement: st.AlterStream) -> bool:
+        """Replace a stream by the same stream with changed options."""
+        stream = self._find_stream(statement.name, statement.name_span, "CREATE STREAM s AS")
         if stream is None:
             return False
-        declaration, errors = altered(stream, statement, self.origin)
+        declaration, errors = altered_declaration(stream, statement, self.origin)
         self.errors += errors
         if declaration is None:
             return False
-        with self._reading(ScriptOrigin(declaration.text, None)):
+        with self._reporting_in(ScriptOrigin(declaration.text, None)):
             return self._replace(declaration, stream)
 
-    def _set(self, statement: st.Set) -> bool:
+    def _compile_set(self, statement: st.Set) -> bool:
         try:
             span = statement.key_span.cover(statement.value_span)
             self.settings.set(statement.key, statement.value, self._location(span))
@@ -490,12 +506,12 @@ class _Run:
             return False
         return True
 
-    def _insert(self, statement: st.Insert) -> st.Insert | None:
-        """The statement with its functions written out."""
-        self._require(statement.target)
+    def _compile_insert(self, statement: st.Insert) -> st.Insert | None:
+        """Return the statement with SQL functions inlined."""
+        self._declare_first(statement.target)
         for name in functions_called([statement.tree]):
-            self._require(name)
-        target = self._existing(statement.target, statement.target_span)
+            self._declare_first(name)
+        target = self._find(statement.target, statement.target_span)
         if target is None:
             return None
         context = self._context(statement.span)
@@ -505,18 +521,18 @@ class _Run:
         self.errors += problems
         return replace(statement, tree=tree) if not problems and not context.errors else None
 
-    def _explain(self, statement: st.Explain) -> bool:
+    def _compile_explain(self, statement: st.Explain) -> bool:
         if statement.query is not None:
             tree = statement.query.tree
             for name in dict.fromkeys([*tables_in(tree), *functions_called([tree])]):
-                self._require(name)
+                self._declare_first(name)
             plan = self._bind(statement.query, statement.span, None)
             if plan is None or not self._validate(plan, statement, None):
                 return False
             self.explained.append((statement, plan))
             return True
         assert statement.stream is not None and statement.stream_span is not None
-        stream = self._existing_stream(statement.stream, statement.stream_span, "EXPLAIN")
+        stream = self._find_stream(statement.stream, statement.stream_span, "EXPLAIN")
         if stream is not None:
             self.explained.append((statement, stream.plan))
         return stream is not None

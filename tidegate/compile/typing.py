@@ -1,4 +1,4 @@
-"""What is new in a script with its types, which Spark finds; what they do not allow is rejected."""
+"""Type analysis: Spark determines the types of new objects, and invalid types are rejected."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
-    """Let Spark find the types of what is new; its rejections point into the script."""
+def assign_types(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
+    """Return the catalog with the types of declared objects; raise the errors of Spark."""
     kinds = (Source, Stream, Sink, Function)
-    fresh = [item for item in compiled.declared if isinstance(item, kinds) and not _is_python(item)]
-    if not fresh:
+    declared_objects = [
+        item for item in compiled.declared if isinstance(item, kinds) and not _is_python(item)
+    ]
+    if not declared_objects:
         return compiled.catalog
     from tidegate.spark.analysis import analyse_function, analyse_source
 
     spark = start()
     errors: list[TidegateError] = []
-    for item in fresh:
+    for item in declared_objects:
         declared = compiled.catalog.get(item.name)
         try:
             if declared is None:
@@ -45,19 +47,19 @@ def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
                 _type_late_rows(typed, compiled.catalog)
         except TidegateError as error:
             errors.append(error)
-    errors += misfit_sinks(compiled)
+    errors += sink_type_errors(compiled)
     if errors:
         raise ScriptError(errors)
     return compiled.catalog
 
 
 def _is_python(item: Declared) -> bool:
-    """Whether only a call of it has types to look at."""
+    """Return whether an object is a Python function, which is analyzed where it is called."""
     return isinstance(item, Function) and item.python is not None
 
 
 def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
-    """The stream with the plan that runs; what its types do not allow is rejected here."""
+    """Return a stream with its typed plan; raise an error if a type is not supported."""
     from tidegate.operators.operator import NO_LIMITS
     from tidegate.physical.planner import plan_physical
     from tidegate.spark.analysis import analyse_plan
@@ -65,18 +67,18 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
     plan = plan_to_run(stream.plan, settings)
     typed = analyse_plan(spark, stream, stream.plan, catalog)
     if plan is not stream.plan:
-        # What the optimizer drops had to be right all the same.
+        # The optimizer may drop invalid expressions, so both plans are analyzed.
         typed = analyse_plan(spark, stream, plan, catalog)
     try:
         emit = stream.query.emit
         keeps_late = emit is not None and emit.late_to is not None
         plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
     except Unrunnable as error:
-        assert error.node is not None, "it was planned"
+        assert error.node is not None, "planning reports a node"
         raise rejected(stream, typed.plan, error.node, error.rejection) from None
     fields = tuple(
-        replace(ours, type=theirs.type)
-        for ours, theirs in zip(stream.plan.fields, typed.plan.fields, strict=True)
+        replace(field, type=typed_field.type)
+        for field, typed_field in zip(stream.plan.fields, typed.plan.fields, strict=True)
     )
     return replace(stream, plan=replace(stream.plan, fields=fields), typed=typed)
 
@@ -90,8 +92,8 @@ def _type_late_rows(stream: Stream, catalog: Catalog) -> None:
         catalog.replace(typed_side(side, stream.typed.plan))
 
 
-def misfit_sinks(compiled: Compiled) -> list[TidegateError]:
-    """Sinks that cannot write the types of their stream."""
+def sink_type_errors(compiled: Compiled) -> list[TidegateError]:
+    """Return an error for each sink that cannot write the column types of its stream."""
     errors: list[TidegateError] = []
     for sink in (item for item in compiled.declared if isinstance(item, Sink)):
         spec = CONNECTORS[sink.connector].sink
@@ -99,9 +101,9 @@ def misfit_sinks(compiled: Compiled) -> list[TidegateError]:
         if spec is None or spec.check_columns is None or not isinstance(stream, Stream):
             continue
         columns = tuple((item.name, (item.type or "").upper()) for item in stream.plan.fields)
-        wrong = spec.check_columns(sink.options, columns)
-        if wrong is not None:
+        problem = spec.check_columns(sink.options, columns)
+        if problem is not None:
             span = sink.statement.name_span
             location = Location(sink.origin.text, span.start, span.end, sink.origin.file)
-            errors.append(CatalogError("TG-210", wrong, location=location))
+            errors.append(CatalogError("TG-210", problem, location=location))
     return errors

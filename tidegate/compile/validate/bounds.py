@@ -1,7 +1,4 @@
-"""Checks for bounded state: DISTINCT, joins, set operations, sorts and limits.
-
-So does a ranking that keeps the first row of each key and lets it stay.
-"""
+"""Checks for bounded state: DISTINCT, joins, set operations, sorts, limits and subqueries."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.compile.validate.finding import (
+    EXAMPLE_INTERVAL,
     Finding,
     Subject,
-    example_interval,
     table_name,
     time_column,
     unbounded,
@@ -26,33 +23,33 @@ from tidegate.types import ChangelogKind, Span
 def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
         if isinstance(node, n.TopN):
-            yield from _first_rows(node)
+            yield from _deduplication(node)
         if not isinstance(node, n.Distinct) or not unbounded(node) or node.ttl_us is not None:
             continue
         if any(item.closed_by_watermark for item in node.fields):
             continue
         yield Finding(
             "TG-408",
-            "DISTINCT on a stream would have to remember every row it has seen, forever",
+            "DISTINCT on a stream would keep every row in state forever",
             node,
             f"add the event time to the columns: SELECT DISTINCT …, {time_column(node)}, or let "
             "state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
 
 
-def _first_rows(node: n.TopN) -> Iterable[Finding]:
+def _deduplication(node: n.TopN) -> Iterable[Finding]:
     if not node.deduplicates or node.ttl_us is not None or node.closing_key is not None:
         return
     yield Finding(
         "TG-408",
-        "keeping the first row of each key would have to remember every key it has seen, forever",
+        "keeping the first row of each key would keep every key in state forever",
         node,
         "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …, or add the event time "
         f"to the key: PARTITION BY …, {time_column(node)}",
     )
 
 
-# ---- A join of two endless streams without a time bound must remember every row forever.
+# ---- A join of two streams without a time bound keeps every row forever
 
 
 def join_without_bound(subject: Subject) -> Iterable[Finding]:
@@ -66,15 +63,15 @@ def join_without_bound(subject: Subject) -> Iterable[Finding]:
             continue
         yield Finding(
             "TG-407",
-            f"this {node.predicate or 'join'} has no time bound, so it would have to remember "
-            "every row of both sides forever",
+            f"this {node.predicate or 'join'} has no time bound, so it would keep every row of "
+            "both sides in state forever",
             node,
-            _bound(node) + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
+            _bound_hint(node) + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
 
 
-def _bound(node: n.Join) -> str:
-    """The condition that would bound the join, where both sides have an event time."""
+def _bound_hint(node: n.Join) -> str:
+    """Suggest a time bound for a join; return '' unless both sides have an event time."""
     left, right = node.times
     if left is None or right is None:
         return ""
@@ -83,14 +80,14 @@ def _bound(node: n.Join) -> str:
             f"bound it in WHERE of the subquery: {right} BETWEEN {left} - INTERVAL '10' MINUTE AND "
             f"{left} + INTERVAL '10' MINUTE, or "
         )
-    word = "AND" if node.condition is not None else "JOIN … ON"
+    prefix = "AND" if node.condition is not None else "JOIN … ON"
     return (
-        f"bound it: {word} {left} BETWEEN {right} - INTERVAL '10' MINUTE AND {right} + "
+        f"bound it: {prefix} {left} BETWEEN {right} - INTERVAL '10' MINUTE AND {right} + "
         "INTERVAL '10' MINUTE, or "
     )
 
 
-# ---- LIMIT over rows that never end picks rows by chance of arrival.
+# ---- LIMIT on a stream would depend on the order of arrival
 
 
 def limit_unbounded(subject: Subject) -> Iterable[Finding]:
@@ -98,15 +95,14 @@ def limit_unbounded(subject: Subject) -> Iterable[Finding]:
         if isinstance(node, n.Limit) and unbounded(node):
             yield Finding(
                 "TG-402",
-                "LIMIT on a stream would keep whichever rows happen to come first and then "
-                "stay silent",
+                "LIMIT on a stream would emit the first rows to arrive, and then nothing",
                 node,
-                "end the statement with EMIT CHANGES to have the first rows in an order as it "
-                "changes: ORDER BY … LIMIT 10 EMIT CHANGES; or put it inside a window.",
+                "add an order and EMIT CHANGES, to update the first rows when they change: ORDER "
+                "BY … LIMIT 10 EMIT CHANGES; or use LIMIT inside a window.",
             )
 
 
-# ---- UNION, INTERSECT and EXCEPT compare every row with all rows before it.
+# ---- UNION, INTERSECT and EXCEPT compare every row with all previous rows
 
 
 def set_operation_without_bound(subject: Subject) -> Iterable[Finding]:
@@ -123,15 +119,15 @@ def set_operation_without_bound(subject: Subject) -> Iterable[Finding]:
         }
         yield Finding(
             "TG-409",
-            f"{node.operation}{' ALL' if node.all else ''} on streams would have to remember every "
-            "row, forever",
+            f"{node.operation}{' ALL' if node.all else ''} on streams would keep every row in "
+            "state forever",
             node,
             hints[node.operation]
             + "or let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
 
 
-# ---- ORDER BY over rows that never end would wait for the last row forever.
+# ---- ORDER BY on a stream would wait for the last row forever
 
 
 def sort_unbounded(subject: Subject) -> Iterable[Finding]:
@@ -139,24 +135,24 @@ def sort_unbounded(subject: Subject) -> Iterable[Finding]:
         if isinstance(node, n.Sort) and unbounded(node):
             yield Finding(
                 "TG-401",
-                "ORDER BY must see the last row before it can emit the first, and a stream has "
-                "no last row",
+                "ORDER BY cannot emit a row before it has read the last one, and a stream has no "
+                "last row",
                 node,
                 "remove ORDER BY, or keep the first rows: ORDER BY … LIMIT 10 EMIT CHANGES; or "
                 "sort inside windows: SELECT …, window_end FROM "
-                f"TUMBLE({table_name(node)}, {time_column(node)}, {example_interval()}) ORDER BY …",
+                f"TUMBLE({table_name(node)}, {time_column(node)}, {EXAMPLE_INTERVAL}) ORDER BY …",
             )
 
 
-# ---- Scalar subqueries over streams, and IN and EXISTS inside other expressions, are never final.
+# ---- Scalar subqueries over streams, and IN and EXISTS inside other expressions, are never final
 
-_ALONE = (
-    "let [NOT] IN and [NOT] EXISTS stand alone, joined to the rest of WHERE by AND; for OR make "
-    "two queries and UNION them."
+_PREDICATE_HINT = (
+    "combine [NOT] IN and [NOT] EXISTS with the rest of WHERE by AND only; for OR, write two "
+    "queries and UNION them."
 )
-_JOIN = (
-    "let it be one aggregate that reads no column of the outer query; or make it a stream of its "
-    "own, aggregated in windows, and join that by window_end."
+_SCALAR_HINT = (
+    "use one aggregate that reads no column of the outer query; or make it a separate stream, "
+    "aggregated in windows, and join that by window_end."
 )
 
 
@@ -169,51 +165,54 @@ def subquery_predicate(subject: Subject) -> Iterable[Finding]:
                 continue
             yield Finding(
                 "TG-410",
-                "this subquery is asked for every row, but its answer keeps changing: a "
+                "this subquery is evaluated for every row, but its result keeps changing: a "
                 f"{'condition' if isinstance(node, n.Filter) else 'column'} cannot depend on it",
                 node,
-                _ALONE if _is_predicate(node) else _JOIN,
+                _PREDICATE_HINT if _is_predicate(node) else _SCALAR_HINT,
                 subquery.span,
             )
 
 
 def _is_predicate(node: n.Filter | n.Project) -> bool:
-    """Whether it asks if there is a row (IN, EXISTS), not what its value is."""
+    """Return whether the subqueries are predicates (IN, EXISTS), not scalar."""
     return isinstance(node, n.Filter) and node.condition.find(exp.In, exp.Exists) is not None
 
 
-# ---- A value that differs on replay must not reach state or keys: restarts would change results.
+# ---- A value that differs on replay must not reach state or keys: restarts would change results
 
-_KEPT = "{} gets another value when an epoch is replayed, and it would be kept in state"
+_VOLATILE = "{} is not deterministic: replaying an epoch would change its value in state"
 
 
 def volatile_in_state(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
         if not unbounded(node):
             continue
-        changing = _breaks_changes(node)
-        if changing is not None:
+        expression = _volatile_in_changelog(node)
+        if expression is not None:
             yield _finding(
                 node,
-                "a row that is retracted must equal the row that was given, but an expression "
-                "here gets another value each time",
-                own_span(changing),
+                "a retraction must equal the row that it retracts, but this expression is not "
+                "deterministic",
+                own_span(expression),
             )
-        kept = node.state_expressions
-        if kept is None:
+        expressions = node.state_expressions
+        if expressions is None:
             continue
         fields = fields_by_id(tuple(item for child in node.inputs for item in child.fields))
         columns = sorted({item.name for child in node.inputs for item in _volatile_fields(child)})
         if columns:
-            yield _finding(node, _KEPT.format(f"the column {', '.join(columns)}"))
-        elif any(is_volatile(part, fields) for part in kept):
-            yield _finding(node, _KEPT.format("an expression here"))
+            yield _finding(node, _VOLATILE.format(f"the column {', '.join(columns)}"))
+        elif any(is_volatile(part, fields) for part in expressions):
+            yield _finding(node, _VOLATILE.format("an expression here"))
         elif any(_volatile_filter(child) for child in node.inputs):
-            yield _finding(node, _KEPT.format("a condition below"))
+            message = (
+                "a condition below is not deterministic: replaying an epoch would change state"
+            )
+            yield _finding(node, message)
 
 
-def _breaks_changes(node: n.Node) -> exp.Expr | None:
-    """What in a stateless step over a changelog would change a row between + and -."""
+def _volatile_in_changelog(node: n.Node) -> exp.Expr | None:
+    """Return an expression that would make a retraction differ from the row it retracts."""
     if not isinstance(node, n.Filter | n.Project | n.Explode):
         return None
     if node.input.changelog is ChangelogKind.APPEND:
@@ -230,7 +229,7 @@ def _volatile_fields(node: n.Node) -> list[n.Field]:
 
 
 def _volatile_filter(node: n.Node) -> bool:
-    """A filter on the way down to the next operator that would let other rows through."""
+    """Return whether a filter below an operator could pass other rows when it is replayed."""
     while isinstance(node, n.Filter | n.Project | n.Window | n.Explode):
         if isinstance(node, n.Filter) and is_volatile(
             node.condition, fields_by_id(node.input.fields)
@@ -246,6 +245,6 @@ def _finding(node: n.Node, message: str, span: Span | None = None) -> Finding:
         message,
         node,
         "use a column of the source, such as its event time; for processing time use a window over "
-        "PROCTIME(), whose value is logged with the epoch.",
+        "PROCTIME(), whose value is stored with the epoch.",
         span,
     )

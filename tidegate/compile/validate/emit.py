@@ -1,17 +1,17 @@
-"""An aggregate with neither window nor EMIT has no moment at which its result is due."""
+"""Checks of the EMIT clause: when results are final or emitted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tidegate.compile.validate.finding import (
+    EXAMPLE_INTERVAL,
     Finding,
     Subject,
-    example_interval,
     table_name,
     time_column,
     unbounded,
-    window_advice,
+    window_hint,
 )
 from tidegate.plan import nodes as n
 from tidegate.sql.statements import EmitClause, EmitMode
@@ -28,56 +28,56 @@ def aggregate_without_emit(subject: Subject) -> Iterable[Finding]:
                 "this aggregate never emits: its groups have no window, and the query has no EMIT "
                 "clause",
                 node,
-                f"{window_advice(node)}end the statement with EMIT CHANGES or EMIT ON UPDATE.",
+                f"{window_hint(node)}end the statement with EMIT CHANGES or EMIT ON UPDATE.",
             )
 
 
-# ---- Windows close by the watermark; a source without one would keep them open forever.
+# ---- The watermark closes windows; without one they stay open forever
 
 
 def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
     closing = (None, EmitMode.DEFAULT, EmitMode.WINDOW_CLOSE)
-    by_close = (subject.emit.mode if subject.emit is not None else None) in closing
+    emits_on_close = (subject.emit.mode if subject.emit is not None else None) in closing
     for node in subject.nodes():
-        waits = by_close and _closes_windows(node)
-        if not waits and (_by_clock(node) or not node.needs_watermark):
+        waits = emits_on_close and _closes_windows(node)
+        if not waits and (_uses_processing_time(node) or not node.needs_watermark):
             continue
         for scan in n.walk(node):
             if isinstance(scan, n.SideScan):
-                yield _of_side(node, scan)
+                yield _side_stream_finding(node, scan)
             if isinstance(scan, n.Scan) and not (scan.bounded or scan.has_watermark):
-                yield _finding(node, scan)
+                yield _source_finding(node, scan)
 
 
 def _closes_windows(node: n.Node) -> bool:
     return isinstance(node, n.Window) and not node.spec.processing_time
 
 
-def _by_clock(node: n.Node) -> bool:
-    """Whether windows of processing time are what closes: the clock always moves."""
+def _uses_processing_time(node: n.Node) -> bool:
+    """Return whether processing time, which always advances, closes windows of a node."""
     windows = [item.window for item in node.fields if item.window is not None]
     return any(window.processing_time for window in windows)
 
 
-def _of_side(node: n.Node, scan: n.SideScan) -> Finding:
-    why = ""
+def _side_stream_finding(node: n.Node, scan: n.SideScan) -> Finding:
+    reason = ""
     if scan.side.is_late:
-        why = f" (its rows came after the watermark of {scan.side.parent} had passed them)"
-    other = "emit changes: end the statement with EMIT CHANGES or EMIT ON UPDATE."
+        reason = f" (its rows are behind the watermark of {scan.side.parent})"
+    emit_hint = "end the statement with EMIT CHANGES or EMIT ON UPDATE."
     return Finding(
         "TG-405",
-        f"{scan.side.name} has no watermark{why}, so {_outcome(node)}",
+        f"{scan.side.name} has no watermark{reason}, so {_outcome(node)}",
         node,
-        other if isinstance(node, n.Window) else "leave the event time out of the query.",
+        emit_hint if isinstance(node, n.Window) else "remove the event time from the query.",
     )
 
 
 def _outcome(node: n.Node) -> str:
-    kinds = {n.Window: "its windows never close", n.Join: "this join never emits or forgets"}
-    return kinds.get(type(node), "the time when its rows are complete is undefined")
+    kinds = {n.Window: "its windows never close", n.Join: "this join never emits or drops rows"}
+    return kinds.get(type(node), "its rows never become final")
 
 
-def _finding(node: n.Node, scan: n.Scan) -> Finding:
+def _source_finding(node: n.Node, scan: n.Scan) -> Finding:
     times = [item.name for item in scan.fields if item.type == "TIMESTAMP"]
     column = times[0] if times else "ts"
     return Finding(
@@ -89,7 +89,7 @@ def _finding(node: n.Node, scan: n.Scan) -> Finding:
     )
 
 
-# ---- EMIT ON WINDOW CLOSE needs something that the watermark closes.
+# ---- EMIT ON WINDOW CLOSE needs windows that the watermark closes
 
 
 def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
@@ -109,7 +109,7 @@ def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
             "EMIT ON WINDOW CLOSE: the groups of this aggregate have no window, so they never "
             "close",
             node,
-            f"{window_advice(node)}end the statement with EMIT CHANGES.",
+            f"{window_hint(node)}end the statement with EMIT CHANGES.",
         )
     if not open_groups:
         yield from _not_final(subject, emit)
@@ -134,13 +134,13 @@ def _not_final(subject: Subject, emit: EmitClause) -> Iterable[Finding]:
             "TG-404",
             "EMIT ON WINDOW CLOSE: this query has no window that could close",
             subject.plan,
-            "remove EMIT: rows then come out as they arrive; or read them in windows: FROM "
-            f"TUMBLE({table_name(below)}, {time_column(below)}, {example_interval()}).",
+            "remove EMIT, to emit rows as they arrive; or read them in windows: FROM "
+            f"TUMBLE({table_name(below)}, {time_column(below)}, {EXAMPLE_INTERVAL}).",
             emit.span,
         )
 
 
-# ---- EMIT ON UPDATE and EMIT EVERY hand out rows that change; rows that never change have no key.
+# ---- EMIT ON UPDATE and EMIT EVERY need rows that change, and a key
 
 
 def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
@@ -153,7 +153,8 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
     if below.changelog is not ChangelogKind.APPEND and below.key is None:
         yield Finding(
             "TG-416",
-            f"{emit.mode.value} replaces rows by key, but the result does not hold the whole key",
+            f"{emit.mode.value} replaces rows by key, but the result does not contain the whole "
+            "key",
             subject.plan,
             _key_hint(subject),
             emit.span,
@@ -163,8 +164,8 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
             "TG-416",
             f"{emit.mode.value}: the rows of this query are never updated",
             subject.plan,
-            "remove the EMIT clause: rows then come out as they arrive; EMIT CHANGES adds _op to "
-            "them.",
+            "remove the EMIT clause, to emit rows as they arrive; EMIT CHANGES adds the column "
+            "_op.",
             emit.span,
         )
 

@@ -1,4 +1,4 @@
-"""What a check sees and what it says."""
+"""The input and the output of checks, and helpers for messages and hints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.types import Span
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a plan: where, why, and the SQL that would work."""
+    """A problem of a plan: its location, a message, and a hint with SQL that is accepted."""
 
     code: str
     message: str
@@ -24,7 +24,7 @@ class Finding:
     hint: str
     span: Span | None = None
 
-    def error(self, text: str, file: str | None, fallback: Span) -> ValidationError:
+    def to_error(self, text: str, file: str | None, fallback: Span) -> ValidationError:
         span = self.span or self.node.span or fallback
         location = Location(text, span.start, span.end, file)
         return ValidationError(
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """A bound stream as the checks see it: the nodes of its own query, not of those it reads."""
+    """The plan of a stream to check, without the plans of the streams that it reads."""
 
     plan: n.Emit
 
@@ -43,24 +43,26 @@ class Subject:
         return self.plan.clause
 
     def nodes(self) -> list[n.Node]:
-        """Every node of this query; subqueries in expressions have a check of their own."""
+        """Return the nodes of this query; a separate check covers subqueries in expressions."""
         return n.walk(self.plan, into_inlined=False)
 
+
+EXAMPLE_INTERVAL = "INTERVAL '1' MINUTE"
 
 Check = Callable[[Subject], Iterable[Finding]]
 
 
 def unbounded(node: n.Node) -> bool:
-    """Whether some input of a node never ends."""
+    """Return whether an input of a node never ends."""
     return any(not child.bounded for child in node.inputs)
 
 
 def plan_path(node: n.Node) -> str:
-    """From a node down to the endless source that makes it a problem."""
+    """Return the labels from a node down to an unbounded source."""
     labels = [node.label()]
     while node.inputs:
-        endless = [child for child in node.inputs if not child.bounded]
-        node = (endless or list(node.inputs))[0]
+        unbounded_inputs = [child for child in node.inputs if not child.bounded]
+        node = (unbounded_inputs or list(node.inputs))[0]
         if not isinstance(node, n.Project | n.Filter):
             labels.append(node.label())
         if isinstance(node, n.Inlined):
@@ -68,34 +70,30 @@ def plan_path(node: n.Node) -> str:
     return " → ".join(labels)
 
 
-def written(tree: exp.Expr, node: n.Node) -> str:
-    """An expression with the names of the user's columns in place of ids."""
+def user_sql(tree: exp.Expr, node: n.Node) -> str:
+    """Return an expression as the user wrote it: with column names instead of ids."""
     names = {item.id: item.name for child in node.inputs for item in child.fields}
 
-    def named(part: exp.Expr) -> exp.Expr:
+    def with_name(part: exp.Expr) -> exp.Expr:
         if isinstance(part, exp.Column):
             return exp.column(exp.to_identifier(names.get(part.name, part.name)))
         return part
 
-    return to_sql(tree.copy().transform(named))
+    return to_sql(tree.copy().transform(with_name))
 
 
-def example_interval() -> str:
-    return "INTERVAL '1' MINUTE"
-
-
-def window_advice(node: n.Aggregate) -> str:
-    """How this aggregate would get a window that closes; '' where it cannot have one."""
+def window_hint(node: n.Aggregate) -> str:
+    """Suggest a window for an aggregate; return '' if its input has no event time."""
     times = [item for item in node.input.fields if item.is_event_time]
     if not times:
         return ""
     ends = [item.name for item in times if item.role is n.Role.WINDOW_END]
-    window = ends[0] if ends else f"TUMBLE({times[0].name}, {example_interval()})"
+    window = ends[0] if ends else f"TUMBLE({times[0].name}, {EXAMPLE_INTERVAL})"
     return f"add {window} to GROUP BY, or " if node.keys else f"add GROUP BY {window}, or "
 
 
 def table_name(node: n.Node) -> str:
-    """The first table below a node, for hints that can be pasted."""
+    """Return the first table below a node, for hints that can be pasted."""
     for below in n.walk(node, into_inlined=False):
         if isinstance(below, n.Scan):
             return below.source.name
@@ -105,7 +103,7 @@ def table_name(node: n.Node) -> str:
 
 
 def time_column(node: n.Node) -> str:
-    """The name of an event-time column below a node, for hints that can be pasted."""
+    """Return the name of an event-time column below a node, for hints that can be pasted."""
     for below in n.walk(node):
         if not isinstance(below, n.Scan | n.Inlined):
             continue

@@ -1,4 +1,4 @@
-"""Lookup and ASOF joins cannot serve every kind of join."""
+"""Checks of lookup, ASOF and temporal joins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.compile.validate.finding import (
     table_name,
     time_column,
     unbounded,
-    written,
+    user_sql,
 )
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.windows import is_processing_time
@@ -32,12 +32,12 @@ def join_sides(subject: Subject) -> Iterable[Finding]:
                 f"write the stream first: FROM my_stream JOIN {node.left.table.name} ON …",
             )
         elif node.kind is n.JoinKind.LOOKUP:
-            yield from _lookup(node)
+            yield from _check_lookup(node)
         elif node.kind is n.JoinKind.ASOF:
-            yield from _asof(node, subject)
+            yield from _check_asof(node, subject)
 
 
-def _lookup(node: n.Join) -> Iterable[Finding]:
+def _check_lookup(node: n.Join) -> Iterable[Finding]:
     if not isinstance(node.right, n.LookupScan):
         assert node.as_of is not None and is_processing_time(node.as_of)
         yield _side_finding(
@@ -77,7 +77,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
         )
 
 
-def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
+def _check_asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     if isinstance(node.right, n.LookupScan):
         name = node.right.table.name
         yield _side_finding(
@@ -108,25 +108,25 @@ def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
             "with ASOF NEAREST by =",
             _nearest_hint(node),
         )
-    elif node.by_watermark or not unbounded(node) or _revised(node, subject):
+    elif node.by_watermark or not unbounded(node) or _emits_corrections(node, subject):
         return
     elif node.timed:
         yield _side_finding(
             node,
-            "the right side of an ASOF join must only append: its rows must not change later",
-            "for versions of rows use JOIN … FOR SYSTEM_TIME AS OF; or let later rows correct "
-            f"earlier ones: {_REVISED}.",
+            "the right side of an ASOF join must be append-only",
+            "for versions of rows use JOIN … FOR SYSTEM_TIME AS OF; or allow corrections of "
+            f"results with {_CORRECTIONS}.",
         )
     else:
         yield _side_finding(
             node,
             "an ASOF join finds the nearest row in time: its MATCH_CONDITION must compare the "
             "event times of both sides",
-            f"{_match_hint(node)}; or let later rows correct earlier ones: {_REVISED}.",
+            f"{_match_hint(node)}; or allow corrections of results with {_CORRECTIONS}.",
         )
 
 
-_REVISED = "EMIT CHANGES and WITH (state_ttl = '1 day')"
+_CORRECTIONS = "EMIT CHANGES and WITH (state_ttl = '1 day')"
 
 
 def _match_hint(node: n.Join) -> str:
@@ -135,22 +135,24 @@ def _match_hint(node: n.Join) -> str:
 
 
 def _nearest_hint(node: n.Join) -> str:
-    """The sign that was taken belongs to the other way to ask."""
+    """Suggest a condition: `=` belongs to ASOF NEAREST, the other comparisons to ASOF."""
     left, right = (time or "ts" for time in node.times)
     if isinstance(node.match, exp.EQ):
         return f"{_match_hint(node)}, or ASOF NEAREST JOIN … MATCH_CONDITION ({left} = {right})"
-    if isinstance(node.match, exp.GT | exp.GTE | exp.LT | exp.LTE) and _both(node.match, node):
-        return f"MATCH_CONDITION ({left} = {right}), or leave NEAREST out."
+    if isinstance(node.match, exp.GT | exp.GTE | exp.LT | exp.LTE) and _compares_both_sides(
+        node.match, node
+    ):
+        return f"MATCH_CONDITION ({left} = {right}), or remove NEAREST."
     return _match_hint(node)
 
 
-def _both(tree: exp.Expr, node: n.Join) -> bool:
+def _compares_both_sides(tree: exp.Expr, node: n.Join) -> bool:
     ids = {part.name for part in tree.find_all(exp.Column)}
     return all(ids & {item.id for item in side.fields} for side in node.inputs)
 
 
-def _revised(node: n.Join, subject: Subject) -> bool:
-    """Whether results may be retracted, and rows forgotten, so that no watermark is needed."""
+def _emits_corrections(node: n.Join, subject: Subject) -> bool:
+    """Return whether results may be retracted and state expires, so no watermark is needed."""
     final = (EmitMode.WINDOW_CLOSE, EmitMode.DEFAULT)
     closes = subject.emit is None or subject.emit.mode in final
     return node.ttl_us is not None and not closes
@@ -160,30 +162,30 @@ def _side_finding(node: n.Join, message: str, hint: str) -> Finding:
     return Finding("TG-417", message, node, hint)
 
 
-# ---- FOR SYSTEM_TIME AS OF needs versions on the right and the event time of the left.
+# ---- FOR SYSTEM_TIME AS OF needs versions on the right and the event time of the left
 
 
 def temporal_join_versions(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
         if isinstance(node, n.Join) and node.kind is n.JoinKind.TEMPORAL:
-            yield from _check(node)
+            yield from _check_temporal(node)
 
 
-def _check(node: n.Join) -> Iterable[Finding]:
+def _check_temporal(node: n.Join) -> Iterable[Finding]:
     left = {item.id: item for item in node.left.fields}
     as_of = left.get(node.as_of_id) if node.as_of_id is not None else None
     if as_of is None or not as_of.is_event_time:
-        shown = written(node.as_of, node) if node.as_of is not None else "?"
+        time_sql = user_sql(node.as_of, node) if node.as_of is not None else "?"
         time = node.times[0]
         yield _version_finding(
             node,
-            f"FOR SYSTEM_TIME AS OF {shown}: it must be the event time of the left side",
+            f"FOR SYSTEM_TIME AS OF {time_sql}: it must be the event time of the left side",
             f"FOR SYSTEM_TIME AS OF {time}"
             if time is not None
             else "declare a WATERMARK on the left source.",
         )
     if not isinstance(node.as_of, exp.Column):
-        # No versions were looked for, so nothing is known about their key.
+        # Without a column the rewriter has not determined the key of the versions.
         return
     if not any(item.role is n.Role.TIME for item in node.right.fields):
         yield _version_finding(
@@ -194,31 +196,32 @@ def _check(node: n.Join) -> Iterable[Finding]:
     if not node.key_pairs:
         yield _version_finding(
             node,
-            "nothing says whose version to take",
-            "join on the key of the right side: ON o.currency = r.currency.",
+            "a temporal join needs an equality condition on the key of the right side",
+            "add the key to the join condition: ON o.currency = r.currency.",
         )
     elif not node.versioned and any(item.role is n.Role.TIME for item in node.right.fields):
-        yield _keyless(node)
+        yield _missing_key(node)
     if node.how not in ("INNER", "LEFT"):
         yield _version_finding(
             node, f"a temporal {node.how} join is not defined", "use JOIN or LEFT JOIN."
         )
 
 
-def _keyless(node: n.Join) -> Finding:
-    """A version belongs to a whole key; part of it would match several."""
+def _missing_key(node: n.Join) -> Finding:
+    """Return the finding for a join whose condition does not contain the whole key."""
     versions = versions_of(node.right)
     alias = (node.times[1] or "").rpartition(".")[0] or "r"
-    fixed = [pair.right.name for pair in node.key_pairs if isinstance(pair.right, exp.Column)]
+    compared = [pair.right.name for pair in node.key_pairs if isinstance(pair.right, exp.Column)]
     if versions is not None:
-        names = [versions.rows.field(key).name for key in versions.key if key not in fixed]
+        names = [versions.rows.field(key).name for key in versions.key if key not in compared]
         return _version_finding(
             node,
-            f"the key of the versions has {', '.join(names)} too, which the join does not fix",
+            f"the join does not compare {', '.join(names)}, which is part of the key of the "
+            "versions",
             f"add AND … = {alias}.{names[0]}.",
         )
     by_name = {item.id: item.name for item in node.right.fields}
-    key = ", ".join(by_name[name] for name in fixed if name in by_name)
+    key = ", ".join(by_name[name] for name in compared if name in by_name)
     return _version_finding(
         node,
         "the right side of this temporal join has no key that identifies the versions of an entity",
@@ -227,14 +230,14 @@ def _keyless(node: n.Join) -> Finding:
 
 
 def _key_hint(node: n.Join, key: str) -> str:
-    """The last row of each key is a version."""
+    """Suggest how to declare versions: by a key, or as the last row of each key."""
     time = next(item.name for item in node.right.fields if item.role is n.Role.TIME)
     last = "QUALIFY row_number() OVER (PARTITION BY {0} ORDER BY {1} DESC) = 1"
     named = isinstance(node.right, n.Scan | n.Inlined)
     if node.right.changelog is not ChangelogKind.APPEND or not key or not named:
         return (
             "versions are the rows of a source with PRIMARY KEY and WATERMARK, or the last row of "
-            f"each key: add {last.format(key or '…', time)} to a query of rows that only append."
+            f"each key: add {last.format(key or '…', time)} to an append-only query."
         )
     name = table_name(node.right)
     declare = f", or declare PRIMARY KEY ({key}) on it" if isinstance(node.right, n.Scan) else ""

@@ -1,4 +1,4 @@
-"""A sink and what it writes: a stream that it can take, with options that fit."""
+"""Checks of sinks: their stream, its changelog kind, and their options."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tidegate.plan import nodes as n
 from tidegate.sql import statements as st
 from tidegate.types import ChangelogKind, Span
 
-# ---- A sink that only appends would show rows that were retracted: such a pair is rejected.
+# ---- An append-only sink cannot write a stream that retracts rows
 
-_WHAT = {
+_EMITS = {
     ChangelogKind.APPEND: "appends rows",
     ChangelogKind.UPSERT: "replaces rows by key (an upsert stream)",
     ChangelogKind.CHANGELOG: "retracts rows (a changelog)",
@@ -34,20 +34,19 @@ _WHAT = {
 
 
 def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
-    """The finding for a sink and the stream it writes, if they do not fit."""
+    """Return the error of a sink that does not accept the changelog kind of its stream."""
     kind = plan.changelog
     accepts = spec.accepts(sink.options)
     if kind in accepts:
         return _without_key(sink, spec, plan)
-    able = " or ".join(sorted(item.value for item in accepts))
+    kinds = " or ".join(sorted(item.value for item in accepts))
     span = sink.statement.span
-    where = getattr(sink.statement, "source_span", span)
+    source_span = getattr(sink.statement, "source_span", span)
     return ValidationError(
         "TG-413",
-        f"the stream {sink.source} {_WHAT[kind]}, but the sink {sink.name} can only take {able} "
-        "streams",
-        location=Location(sink.origin.text, where.start, where.end, sink.origin.file),
-        hint=(spec.changelog_hint or "let the stream EMIT ON WINDOW CLOSE."),
+        f"stream {sink.source} {_EMITS[kind]}, but sink {sink.name} only accepts {kinds} streams",
+        location=Location(sink.origin.text, source_span.start, source_span.end, sink.origin.file),
+        hint=spec.changelog_hint or "end the query of the stream with EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )
 
@@ -57,24 +56,24 @@ def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | 
     if not spec.needs_key or plan.changelog is ChangelogKind.APPEND or plan.key:
         return None
     span = sink.statement.span
-    where = getattr(sink.statement, "source_span", span)
+    source_span = getattr(sink.statement, "source_span", span)
     return ValidationError(
         "TG-413",
-        f"stream {sink.source} {_WHAT[plan.changelog]}, but it has no key, so sink {sink.name} "
+        f"stream {sink.source} {_EMITS[plan.changelog]}, but it has no key, so sink {sink.name} "
         "cannot identify the row to change",
-        location=Location(sink.origin.text, where.start, where.end, sink.origin.file),
+        location=Location(sink.origin.text, source_span.start, source_span.end, sink.origin.file),
         hint="group the stream by columns and select all of them, or use EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )
 
 
-# ---- Options of a sink that only make sense with its stream, or with the other sinks.
+# ---- Options of a sink that depend on its stream, or on the other sinks
 
 
 def sink_options(
     sink: Sink, spec: SinkSpec, plan: n.Node | None, others: Iterable[Sink]
 ) -> Iterator[CatalogError]:
-    """Columns that the stream does not have, and places that are written or read already."""
+    """Yield errors of unknown columns, and of targets that another sink or the stream uses."""
     location = _location(sink, spec)
     if plan is not None:
         yield from _unknown_columns(sink, spec, [item.name for item in plan.fields])
@@ -83,18 +82,18 @@ def sink_options(
         if not location or other.connector != sink.connector:
             continue
         if _location(other, spec) == location:
-            written = ", ".join(str(other.options[name]) for name in spec.exclusive)
-            message = f"the sink {other.name} already writes {written}"
+            target = ", ".join(str(other.options[name]) for name in spec.exclusive)
+            message = f"sink {other.name} already writes {target}"
             hint = f"give {sink.name} another {spec.exclusive[0]}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
 
 
 def _location(declared: Sink | Source, spec: SinkSpec) -> list[object]:
-    """What no other sink may write; out, ./out/ and file:out are one place."""
-    return [_normal(declared.options[name]) for name in spec.exclusive]
+    """Return the target that only one sink may write; out, ./out/ and file:out are equal."""
+    return [_normalize(declared.options[name]) for name in spec.exclusive]
 
 
-def _normal(value: object) -> object:
+def _normalize(value: object) -> object:
     if not isinstance(value, str):
         return value
     scheme, separator, rest = value.partition("://")
@@ -106,16 +105,16 @@ def _normal(value: object) -> object:
 def _own_input(
     sink: Sink, spec: SinkSpec, plan: n.Node, location: list[object]
 ) -> Iterator[CatalogError]:
-    """A stream that reads what it writes never ends."""
+    """Yield an error if a sink writes to a source of its stream, which would never end."""
     for node in n.walk(plan):
         if not isinstance(node, n.Scan) or node.source.connector != sink.connector:
             continue
         same = bool(location) and _location(node.source, spec) == location
         if same or spec.is_read_by(sink.options, node.source.options):
             option = spec.exclusive[0] if same else "topic"
-            read = node.source.options[option]
-            message = f"the stream {sink.source} reads {read} through the source "
-            message += f"{node.source.name}: written there, its rows would come back in"
+            target = node.source.options[option]
+            message = f"stream {sink.source} reads {target} through source {node.source.name}, so "
+            message += f"sink {sink.name} would feed its own source"
             hint = f"give {sink.name} another {option}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
             return
@@ -123,9 +122,9 @@ def _own_input(
 
 def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator[CatalogError]:
     names = {name.lower() for name in columns}
-    listing = {option.name for option in spec.options if option.type is OptionType.NAMES}
+    lists_of_names = {option.name for option in spec.options if option.type is OptionType.NAMES}
     spans = {option.name.lower(): option.value_span for option in sink.statement.options}
-    for option in listing & set(spans):
+    for option in lists_of_names & set(spans):
         for name in sink.options[option]:
             if name.lower() not in names:
                 hint = did_you_mean(name, columns, f"columns of {sink.source}")
@@ -138,33 +137,32 @@ def _error(sink: Sink, code: str, message: str, span: Span, hint: str) -> Catalo
     return CatalogError(code, message, location=location, hint=hint)
 
 
-Found = list[TidegateError]
-
-
-def sink_findings(
+def check_sink(
     sink: Sink, spec: SinkSpec, source: Declared, others: Sequence[Sink], mode: ValidatorMode
-) -> tuple[Found, Found]:
-    """Errors and warnings."""
+) -> tuple[list[TidegateError], list[TidegateError]]:
+    """Return the errors and the warnings of a sink."""
     if not isinstance(source, Stream | SideStream):
-        return [_no_stream(sink, source)], []
+        return [_not_a_stream(sink, source)], []
     plan = source.plan if isinstance(source, Stream) else None
-    wrong: Found = list(sink_options(sink, spec, plan, others))
-    if plan is None or wrong:
-        return wrong, []
+    errors: list[TidegateError] = list(sink_options(sink, spec, plan, others))
+    if plan is None or errors:
+        return errors, []
     finding = None if mode is ValidatorMode.OFF else sink_changelog(sink, spec, plan)
     if finding is None:
         return [], []
     return ([], [finding]) if mode is ValidatorMode.WARN else ([finding], [])
 
 
-def _no_stream(sink: Sink, source: Declared) -> CatalogError:
-    """The error of a sink that is to write something else."""
-    hint = f"CREATE STREAM all_{source.name} AS SELECT * FROM {source.name}; then write it."
+def _not_a_stream(sink: Sink, source: Declared) -> CatalogError:
+    """Return the error of a sink that does not write a stream."""
+    hint = f"CREATE STREAM all_{source.name} AS SELECT * FROM {source.name}; and write that stream."
     if isinstance(source, LookupTable):
-        hint = f"join a stream with it, and write that: FROM my_stream JOIN {source.name}."
+        hint = (
+            f"join a stream with it, and write the result: FROM my_stream JOIN {source.name} ON …."
+        )
     if isinstance(source, Function):
-        hint = f"call it in a stream, and write that: SELECT {source.name}(…) AS x FROM …."
-    message = f"{source.name} is a {source.kind.value.lower()}, and sinks write streams"
+        hint = f"call it in a stream, and write that stream: SELECT {source.name}(…) AS x FROM …."
+    message = f"{source.name} is a {source.kind.value.lower()}, but a sink writes a stream"
     assert isinstance(sink.statement, st.CreateSink), "a sink was declared by CREATE SINK"
     span = sink.statement.source_span
     location = Location(sink.origin.text, span.start, span.end, sink.origin.file)

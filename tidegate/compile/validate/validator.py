@@ -1,4 +1,4 @@
-"""Run every check over a plan and return all findings, in the order of the SQL."""
+"""The list of all checks, and the function that runs them on a plan."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from tidegate.compile.validate.windows import (
 )
 from tidegate.plan import nodes as n
 
-# The order in which the checks run.
-
+# All checks, in the order in which they run.
 CHECKS: tuple[Check, ...] = (
     sort_unbounded,
     limit_unbounded,
@@ -63,7 +62,7 @@ class ValidatorMode(Enum):
 
 
 def validate(plan: n.Emit) -> list[Finding]:
-    """All findings of a stream's plan."""
+    """Return the findings of a plan, ordered by their location."""
     subject = Subject(plan)
     findings = {
         (finding.code, finding.message, _position(finding)): finding

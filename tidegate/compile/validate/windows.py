@@ -1,4 +1,4 @@
-"""The watermark speaks of the event time only; other columns cannot close a window."""
+"""Checks of windows, OVER and MATCH_RECOGNIZE: the watermark must make results final."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.compile.validate.finding import (
+    EXAMPLE_INTERVAL,
     Finding,
     Subject,
-    example_interval,
     time_column,
     unbounded,
-    written,
+    user_sql,
 )
 from tidegate.plan import nodes as n
 from tidegate.plan.nodes.over import WindowFunction, is_final_at_watermark, leading_event_time
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
-from tidegate.sql.match_recognize import text_of
+from tidegate.sql.match_recognize import to_text
 from tidegate.types import ChangelogKind
 
 
@@ -33,41 +33,41 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
             # Another check reports a missing watermark.
             continue
         if item is not None and item.window is not None:
-            yield _of_window(node, item)
+            yield _nested_window_finding(node, item)
             continue
-        shown = written(node.time, node)
-        if item is not None and _looked_ahead(node.input):
-            yield _after_looking_ahead(node, shown)
+        time = user_sql(node.time, node)
+        if item is not None and _reads_following_rows(node.input):
+            yield _following_rows_finding(node, time)
             continue
         yield Finding(
             "TG-406",
-            f"{node.spec.kind.value} is over {shown}, which is not the event time: the "
+            f"{node.spec.kind.value} is over {time}, which is not the event time: the "
             "watermark does not apply to it",
             node,
-            f"use the event time {time_column(node)}, or make {shown} a computed column of the "
+            f"use the event time {time_column(node)}, or make {time} a computed column of the "
             "source with WATERMARK FOR it.",
         )
 
 
-def _looked_ahead(node: n.Node) -> bool:
-    """Whether rows come from functions that wait for the rows behind them."""
+def _reads_following_rows(node: n.Node) -> bool:
+    """Return whether functions with OVER below a node wait for following rows."""
     overs = [below for below in n.walk(node) if isinstance(below, n.Over)]
     return any(below.mode is n.OverMode.TIME and below.rows_ahead for below in overs)
 
 
-def _after_looking_ahead(node: n.Window, shown: str) -> Finding:
+def _following_rows_finding(node: n.Window, time: str) -> Finding:
     return Finding(
         "TG-406",
-        f"{node.spec.kind.value} is over {shown}, but below it a function with OVER looks ahead by "
-        "rows: its rows come out with the ones that follow, however late that is",
+        f"{node.spec.kind.value} is over {time}, but a function with OVER below it waits for "
+        "following rows, so its rows can be behind the watermark",
         node,
-        f"make the windows first: FROM {node.spec.kind.value}(…, {shown}, …), and add window_end "
+        f"apply the window first: FROM {node.spec.kind.value}(…, {time}, …), and add window_end "
         "to PARTITION BY.",
     )
 
 
-def _of_window(node: n.Window, item: n.Field) -> Finding:
-    """Windows over windows: the start is too early, and the clock is not the event time."""
+def _nested_window_finding(node: n.Window, item: n.Field) -> Finding:
+    """Return the finding for a window over a column of another window."""
     if item.window is not None and item.window.processing_time:
         return Finding(
             "TG-406",
@@ -78,8 +78,8 @@ def _of_window(node: n.Window, item: n.Field) -> Finding:
         )
     return Finding(
         "TG-406",
-        f"{node.spec.kind.value} is over {item.name}, but rows of a window come out when the "
-        "watermark has passed its end: they would be too late for their start",
+        f"{node.spec.kind.value} is over {item.name}, but rows of a window are emitted when the "
+        "watermark passes its end, which is too late for its start",
         node,
         "use window_time, the last moment of the inner window.",
     )
@@ -89,7 +89,7 @@ def _is_timestamp(item: n.Field | None) -> bool:
     return item is not None and item.type in (None, "TIMESTAMP", "TIMESTAMP_NTZ")
 
 
-# ---- ALLOW LATENESS and LATE DATA TO are about windows that have closed.
+# ---- ALLOW LATENESS and LATE DATA TO need operators that drop late rows
 
 
 def lateness_without_window(subject: Subject) -> Iterable[Finding]:
@@ -104,7 +104,7 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
             "ALLOW LATENESS keeps closed windows for corrections, but this query has no aggregate "
             "in windows of event time",
             subject.plan,
-            f"add GROUP BY TUMBLE({time_column(subject.plan)}, {example_interval()}), or remove "
+            f"add GROUP BY TUMBLE({time_column(subject.plan)}, {EXAMPLE_INTERVAL}), or remove "
             "ALLOW LATENESS.",
             emit.lateness_span,
         )
@@ -119,7 +119,7 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
         )
 
 
-# ---- OVER on a stream goes along event time or waits for a window; else every row must be kept.
+# ---- OVER on a stream needs the order of event time, or a window; otherwise every row is kept
 
 _TTL = "CREATE STREAM … WITH (state_ttl = '1 day') AS … EMIT CHANGES"
 
@@ -129,7 +129,7 @@ def over_unsupported(subject: Subject) -> Iterable[Finding]:
         if isinstance(node, n.TopN) and unbounded(node):
             yield from _limit_by_row(node)
         if isinstance(node, n.Over) and unbounded(node) and _keeps_all(node):
-            yield from _unbounded(node)
+            yield from _unbounded_over(node)
 
 
 def _keeps_all(node: n.Over) -> bool:
@@ -138,12 +138,12 @@ def _keeps_all(node: n.Over) -> bool:
     return changes and node.ttl_us is None and node.closing_field is None
 
 
-def _unbounded(node: n.Over) -> Iterable[Finding]:
+def _unbounded_over(node: n.Over) -> Iterable[Finding]:
     if node.input.changelog is not ChangelogKind.APPEND:
         yield Finding(
             "TG-411",
-            "the input of this OVER changes rows it has already given, so every row must be "
-            "remembered to correct its neighbours",
+            "the input of this OVER may retract rows, so every row would be kept in state to "
+            "correct its neighbours",
             node,
             "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
@@ -154,13 +154,13 @@ def _unbounded(node: n.Over) -> Iterable[Finding]:
 
 
 def _limit_by_row(node: n.TopN) -> Iterable[Finding]:
-    """A limit that differs by row lets any row come back later, so all must be kept."""
-    fixed = node.limit is None or not node.limit.find(exp.Column)
+    """Yield a finding for a limit that is a column, because any row could move up later."""
+    constant = node.limit is None or not node.limit.find(exp.Column)
     appended = node.input.changelog is ChangelogKind.APPEND
-    if not fixed and appended and not node.windowed and node.ttl_us is None:
+    if not constant and appended and not node.windowed and node.ttl_us is None:
         yield Finding(
             "TG-411",
-            "how many rows to keep differs from row to row, so every row must be remembered",
+            "the number of rows to keep differs between rows, so every row would be kept in state",
             node,
             f"compare {node.function.lower()}() with a number, or let state expire: CREATE STREAM "
             "… WITH (state_ttl = '1 day') AS …",
@@ -174,32 +174,32 @@ def _finding(node: n.Over, function: WindowFunction) -> Finding:
 
 def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
     name, time = function.name.lower(), time_column(node)
-    corrected = f"or let results be corrected: {_TTL}."
+    corrections = f"or allow corrections of results: {_TTL}."
     if _waits_below(node):
         return (
-            f"{name} cannot go by event time, because rows below it wait for rows that follow them",
-            f"let all functions that look ahead by rows have the same PARTITION BY, {corrected}",
+            f"{name} cannot run in event-time order, because its input waits for following rows",
+            f"use the same PARTITION BY for all functions that read following rows, {corrections}",
         )
     if leading_event_time(function, node.input.fields) is None:
         if function.name in ex.RANK_FUNCTIONS:
             hint = (
                 f"keep the first n of each partition: QUALIFY {name}() OVER (…) <= 10 with EMIT "
-                f"CHANGES, or ORDER BY {time}, {corrected}"
+                f"CHANGES, or ORDER BY {time}, {corrections}"
             )
         else:
             hint = (
                 f"OVER (PARTITION BY … ORDER BY {time} ROWS BETWEEN 10 PRECEDING AND CURRENT ROW); "
-                f"over all rows of a window add window_end to PARTITION BY; {corrected}"
+                f"over all rows of a window add window_end to PARTITION BY; {corrections}"
             )
         return (
-            f"{name} is not ordered by the event time, so any later row could change all results "
-            "before it",
+            f"{name} is not ordered by the event time, so a later row could change all earlier "
+            "results",
             hint,
         )
     return (
-        f"{name} looks at all rows that follow, and these never end",
-        f"let the frame end at CURRENT ROW or at 10 FOLLOWING, or add window_end to PARTITION BY, "
-        f"{corrected}",
+        f"{name} reads all following rows, and a stream has no last row",
+        f"end the frame at CURRENT ROW or at 10 FOLLOWING, or add window_end to PARTITION BY, "
+        f"{corrections}",
     )
 
 
@@ -212,7 +212,7 @@ def _waits_below(node: n.Over) -> bool:
     return False
 
 
-# ---- MATCH_RECOGNIZE on a stream needs rows that stay, and something that ends an open match.
+# ---- MATCH_RECOGNIZE on a stream needs append-only input, and a limit for open matches
 
 
 def match_unsupported(subject: Subject) -> Iterable[Finding]:
@@ -222,22 +222,22 @@ def match_unsupported(subject: Subject) -> Iterable[Finding]:
         if node.input.changelog is not ChangelogKind.APPEND:
             yield Finding(
                 "TG-421",
-                "the input of MATCH_RECOGNIZE changes rows it has already given, so a match could "
-                "become none",
+                "the input of MATCH_RECOGNIZE may retract rows, so a match could become invalid",
                 node,
-                "match rows that stay: those of a source, or of windows with EMIT ON WINDOW CLOSE.",
+                "match append-only rows: those of a source, or of windows with EMIT ON WINDOW "
+                "CLOSE.",
             )
-        elif unbounded(node) and _waits_for_ever(node):
+        elif unbounded(node) and _is_unlimited(node):
             yield Finding(
                 "TG-420",
-                f"a match of {text_of(node.pattern)} may stay open for ever, and all its rows must "
-                "be remembered",
+                f"a match of {to_text(node.pattern)} could stay open forever, with all its rows in "
+                "state",
                 node,
-                f"limit the duration: PATTERN ({text_of(node.pattern)}) WITHIN INTERVAL '1' "
+                f"limit the duration: PATTERN ({to_text(node.pattern)}) WITHIN INTERVAL '1' "
                 "HOUR; or let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
             )
 
 
-def _waits_for_ever(node: n.Match) -> bool:
+def _is_unlimited(node: n.Match) -> bool:
     """Return True if neither the number of rows nor the duration of an open match is limited."""
     return node.within_us is None and node.max_rows is None and node.ttl_us is None
