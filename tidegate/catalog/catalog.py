@@ -57,7 +57,7 @@ class Catalog:
     def of(self, kind: type[T]) -> Iterator[T]:
         return (item for item in list(self._objects.values()) if isinstance(item, kind))
 
-    def listed(self, kind: ObjectKind) -> list[Declared]:
+    def of_kind(self, kind: ObjectKind) -> list[Declared]:
         return [item for item in self._objects.values() if item.kind is kind]
 
     def readable(self) -> list[str]:
@@ -85,14 +85,14 @@ class Catalog:
     def all_dependents(self, name: str) -> list[Declared]:
         """Return the direct and indirect readers of an object, in the order of declaration."""
         names = {item.name for item in self.dependents(name)}
-        new = set(names)
-        while new:
-            new = {item.name for other in new for item in self.dependents(other)} - names
-            names |= new
+        frontier = set(names)
+        while frontier:
+            frontier = {item.name for name in frontier for item in self.dependents(name)} - names
+            names |= frontier
         return [item for item in self._objects.values() if item.name in names]
 
 
-# A code, a message and a hint.
+# The code, message and hint of an error.
 Reason = tuple[str, str, str]
 
 
@@ -111,7 +111,9 @@ def drop_rejection(
             f"{declared.name} is declared by {declared.parent}: it contains its "
             f"{declared.holds.value}"
         )
-        return "TG-204", message, f"drop {declared.parent}."
+        parent = catalog.get(declared.parent)
+        assert parent is not None, "a side stream has a parent"
+        return "TG-204", message, f"DROP {parent.kind.value} {parent.name};"
     readers = catalog.dependents(declared.name)
     if readers:
         names = ", ".join(f"{item.kind.value.lower()} {item.name}" for item in readers)
@@ -130,7 +132,7 @@ _RESERVED = frozenset({LOCK, SPARK_LOG})
 _SIGNS = frozenset("_-. ")
 
 
-def unsafe(name: str) -> str | None:
+def name_problem(name: str) -> str | None:
     """Return why a name cannot be the name of a directory, or None if it can."""
     folder = name.lower()
     if not name.strip():
@@ -160,7 +162,7 @@ def side_names(statement: st.Declaration) -> list[str]:
     return names
 
 
-def names_of(script: st.Script) -> dict[str, st.Declaration]:
+def declarations_by_name(script: st.Script) -> dict[str, st.Declaration]:
     """Return the declarations of a script by lower-case name, including side streams."""
     declarations: dict[str, st.Declaration] = {}
     for statement in script.statements:
@@ -172,7 +174,7 @@ def names_of(script: st.Script) -> dict[str, st.Declaration]:
     return declarations
 
 
-def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
+def name_errors(created: Iterable[Declared]) -> list[CatalogError]:
     """Return an error for each name that cannot be the name of a directory."""
     return [
         CatalogError(
@@ -182,7 +184,7 @@ def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
             hint="use letters, digits, _ and -, for example my_stream.",
         )
         for item in created
-        if (reason := unsafe(item.name)) is not None
+        if (reason := name_problem(item.name)) is not None
     ]
 
 

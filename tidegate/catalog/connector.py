@@ -94,7 +94,7 @@ class SourceSpec:
     # True if rows of a source with these options (and a PRIMARY KEY or not) have a column _op
     # without the option `changelog`.
     implies_changelog: Callable[[Values, bool], bool] = lambda _, __: False
-    # Returns a complaint about columns with these names and types.
+    # Returns a problem of columns with these names and types.
     check_columns: Callable[[Values, Columns, bool], OptionProblem | None] | None = None
     # True if each partition has its own watermark.
     partitioned: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidegate.catalog.catalog import Catalog, unsafe
+from tidegate.catalog.catalog import Catalog, name_problem
 from tidegate.catalog.connector import (
     LOOKUP_OPTIONS,
     SINK_OPTIONS,
@@ -35,10 +35,10 @@ from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionTy
 from tidegate.columns import LETTER_COLUMNS, OP
 from tidegate.errors import CatalogError, Location, TidegateError, did_you_mean, nearest
 from tidegate.sql import statements as st
-from tidegate.sql.cursor import backticked
-from tidegate.sql.dialect import DIALECT, own_span, text_literal
+from tidegate.sql.dialect import DIALECT, own_span, string_literal
 from tidegate.sql.expressions import calls, is_volatile_call
 from tidegate.sql.parser import parse_script
+from tidegate.sql.quoting import quote_identifier
 from tidegate.types import Span
 
 RESERVED = frozenset({OP})
@@ -87,7 +87,7 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
         "pipeline",
         OptionType.TEXT,
         "the pipeline that runs the stream, by default main; streams of a pipeline share epochs",
-        check=unsafe,
+        check=name_problem,
     ),
 )
 
@@ -114,19 +114,19 @@ def _is_volatile(tree: exp.Expr) -> bool:
     return any(is_volatile_call(name, call) or name == "PROCTIME" for name, call in calls(tree))
 
 
-def _is_written(column: Column) -> bool:
-    """Return True if a column is part of the records of its source."""
+def _is_record_field(column: Column) -> bool:
+    """Return whether a column is part of the records of its source."""
     return column.computed is None and column.metadata is None
 
 
 def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
     """Suggest a computed TIMESTAMP column for an event-time column of another type."""
-    taken = {item.name.lower() for item in columns}
+    names = {item.name.lower() for item in columns}
     numbered = (f"ts_{number}" for number in itertools.count(2))
     candidates = itertools.chain(("ts", "event_time"), numbered)
-    free = next(name for name in candidates if name not in taken)
+    new_name = next(name for name in candidates if name not in names)
     kind = (column.type or "").partition("(")[0]
-    made = {
+    expression = {
         "STRING": f"to_timestamp({column.name})",
         "VARCHAR": f"to_timestamp({column.name})",
         "CHAR": f"to_timestamp({column.name})",
@@ -134,8 +134,8 @@ def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
         "INT": f"timestamp_seconds({column.name})",
     }.get(kind, f"CAST({column.name} AS TIMESTAMP)")
     return (
-        f"compute it from {column.name}: {free} AS {made}, WATERMARK FOR {free} AS {free} - "
-        "INTERVAL '5' SECOND."
+        f"compute it from {column.name}: {new_name} AS {expression}, WATERMARK FOR {new_name} AS "
+        f"{new_name} - INTERVAL '5' SECOND."
     )
 
 
@@ -165,39 +165,39 @@ class Declarer:
         self, statement: st.Declaration, role: str
     ) -> tuple[ConnectorSpec | None, list[CatalogError]]:
         """Return the connector of a declaration if it exists and has the role."""
-        given = next((o for o in statement.options if o.name.lower() == "connector"), None)
-        able = [name for name, spec in self.connectors.items() if getattr(spec, role) is not None]
-        if given is None:
-            misspelt = nearest("connector", [option.name for option in statement.options])
-            near = next((o for o in statement.options if o.name == misspelt), None)
+        option = next((o for o in statement.options if o.name.lower() == "connector"), None)
+        names = [name for name, spec in self.connectors.items() if getattr(spec, role) is not None]
+        if option is None:
+            misspelt = nearest("connector", [other.name for other in statement.options])
+            similar = next((o for o in statement.options if o.name == misspelt), None)
             return None, [
                 self._error(
                     "TG-208",
                     f"{statement.name} has no connector",
-                    near.span if near is not None else statement.name_span,
+                    similar.span if similar is not None else statement.name_span,
                     f"did you mean connector instead of {misspelt}?"
-                    if near is not None
-                    else f"add connector = '…' to its WITH (…): {', '.join(sorted(able))}.",
+                    if similar is not None
+                    else f"add connector = '…' to its WITH (…): {', '.join(sorted(names))}.",
                 )
             ]
-        spec = self.connectors.get(given.value.lower())
+        spec = self.connectors.get(option.value.lower())
         if spec is None:
             return None, [
                 self._error(
                     "TG-205",
-                    f"unknown connector {given.value}",
-                    given.value_span,
-                    did_you_mean(given.value, able, "connectors"),
+                    f"unknown connector {option.value}",
+                    option.value_span,
+                    did_you_mean(option.value, names, "connectors"),
                 )
             ]
         if getattr(spec, role) is None:
-            what = "lookup table" if role == "lookup" else role
+            kind = "lookup table" if role == "lookup" else role
             return None, [
                 self._error(
                     "TG-211",
-                    f"connector {spec.name} cannot be used as a {what}",
-                    given.value_span,
-                    f"use one of {', '.join(sorted(able))}.",
+                    f"connector {spec.name} cannot be used as a {kind}",
+                    option.value_span,
+                    f"use one of {', '.join(sorted(names))}.",
                 )
             ]
         return spec, []
@@ -214,9 +214,9 @@ class Declarer:
         )
         problems: list[TidegateError] = [*option_errors]
         if not problems and spec.source.check is not None:
-            wrong = spec.source.check(options)
-            if wrong is not None:
-                problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
+            problem = spec.source.check(options)
+            if problem is not None:
+                problems.append(self._error("TG-207", problem[0], statement.name_span, problem[1]))
         columns = self._columns(statement)
         if not problems and spec.source.columns is not None:
             columns, column_errors = self._fixed_columns(
@@ -229,14 +229,14 @@ class Declarer:
         problems += self._check_time_options(statement)
         problems += self._check_metadata(statement, spec)
         if not problems and spec.source.check_columns is not None:
-            written = tuple((c.name, str(c.type)) for c in columns if _is_written(c))
-            wrong = spec.source.check_columns(options, written, bool(statement.primary_key))
-            if wrong is not None:
-                problems.append(self._error("TG-210", wrong[0], statement.name_span, wrong[1]))
+            fields = tuple((c.name, str(c.type)) for c in columns if _is_record_field(c))
+            problem = spec.source.check_columns(options, fields, bool(statement.primary_key))
+            if problem is not None:
+                problems.append(self._error("TG-210", problem[0], statement.name_span, problem[1]))
         if problems:
             return None, [], problems
         if spec.source.implies_changelog(options, bool(statement.primary_key)):
-            options = options.replaced(changelog=True)
+            options = options.with_values(changelog=True)
         watermark = statement.watermark
         source = Source(
             statement.name,
@@ -267,7 +267,7 @@ class Declarer:
             kinds = metadata.get(str(item.metadata), ())
             if not kinds:
                 message = f"connector {spec.name} has no metadata field {item.metadata}"
-                hint = f"leave {item.name} out."
+                hint = f"remove the column {item.name}."
                 if metadata:
                     hint = did_you_mean(str(item.metadata), metadata, "metadata fields")
                 errors.append(self._error("TG-210", message, item.span, hint))
@@ -294,18 +294,18 @@ class Declarer:
         if not any(column.computed is None for column in columns):
             return tuple(Column(name, kind) for name, kind in fixed) + columns, []
         errors: list[TidegateError] = []
-        for column, written in zip(columns, statement.columns, strict=True):
+        for column, definition in zip(columns, statement.columns, strict=True):
             if column.computed is not None:
                 continue
             match = by_name.get(column.name.lower())
             if match is None:
                 hint = did_you_mean(column.name, by_name, "columns")
                 message = f"the connector has no column {column.name}"
-                errors.append(self._error("TG-210", message, written.span, hint))
+                errors.append(self._error("TG-210", message, definition.span, hint))
             elif column.type != match[1]:
                 message = f"the column {column.name} is {match[1]}, not {column.type}"
                 errors.append(
-                    self._error("TG-210", message, written.span, f"{match[0]} {match[1]}")
+                    self._error("TG-210", message, definition.span, f"{match[0]} {match[1]}")
                 )
         return columns, errors
 
@@ -325,7 +325,7 @@ class Declarer:
                 errors.append(self._error("TG-210", message, item.span, hint))
         for key in statement.primary_key:
             if key.lower() not in names:
-                message = f"the primary key names {key}, which is not a column"
+                message = f"the primary key contains {key}, which is not a column"
                 span = statement.primary_key_span or statement.name_span
                 hint = did_you_mean(key, [c.name for c in columns], "columns")
                 errors.append(self._error("TG-210", message, span, hint))
@@ -349,7 +349,7 @@ class Declarer:
                     hint += "PROCTIME(), which needs no watermark."
                     return [self._error("TG-210", message, watermark.span, hint)]
                 return []
-        message = f"the watermark is for {watermark.column}, which is not a column"
+        message = f"the watermark uses {watermark.column}, which is not a column"
         hint = did_you_mean(watermark.column, [c.name for c in columns], "columns")
         return [self._error("TG-210", message, watermark.column_span, hint)]
 
@@ -373,10 +373,9 @@ class Declarer:
         name = source.options["dead_letters"]
         if name is None:
             return []
-        none = Options({}, {}, set())
         side = SideStream(
             name,
-            none,
+            Options({}, {}, set()),
             source.statement,
             self.origin,
             DEAD_LETTER_COLUMNS,
@@ -397,18 +396,18 @@ class Declarer:
         columns = self._columns(statement)
         problems: list[TidegateError] = [*option_errors]
         if not problems and spec.lookup.check is not None:
-            wrong = spec.lookup.check(options)
-            if wrong is not None:
-                problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
+            problem = spec.lookup.check(options)
+            if problem is not None:
+                problems.append(self._error("TG-207", problem[0], statement.name_span, problem[1]))
         problems += self._check_columns(statement, columns)
-        for column, written in zip(columns, statement.columns, strict=True):
+        for column, definition in zip(columns, statement.columns, strict=True):
             if column.metadata is not None:
                 message = "a lookup table cannot have METADATA columns"
-                problems.append(self._error("TG-210", message, written.span, "remove it."))
+                problems.append(self._error("TG-210", message, definition.span, "remove it."))
             if column.computed is not None:
                 message = "a lookup table cannot have computed columns"
                 hint = "compute the value in the stream that reads the table."
-                problems.append(self._error("TG-210", message, written.span, hint))
+                problems.append(self._error("TG-210", message, definition.span, hint))
         if problems:
             return None, problems
         table = LookupTable(
@@ -433,9 +432,9 @@ class Declarer:
         )
         problems: list[TidegateError] = [*option_errors]
         if not problems and spec.sink.check is not None:
-            wrong = spec.sink.check(options)
-            if wrong is not None:
-                problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
+            problem = spec.sink.check(options)
+            if problem is not None:
+                problems.append(self._error("TG-207", problem[0], statement.name_span, problem[1]))
         if problems:
             return None, problems
         sink = Sink(statement.name, options, statement, self.origin, spec.name, statement.source)
@@ -446,7 +445,7 @@ class Declarer:
 
 
 def may_replace(statement: st.Declaration, existing: Declared) -> bool:
-    """Return True if a statement replaces an existing object of the same kind."""
+    """Return whether a statement replaces an existing object of the same kind."""
     if isinstance(statement, st.CreateFunction):
         return statement.or_replace and existing.kind is st.ObjectKind.FUNCTION
     return isinstance(statement, st.CreateStream) and (
@@ -454,22 +453,22 @@ def may_replace(statement: st.Declaration, existing: Declared) -> bool:
     )
 
 
-def reads_back(
+def find_self_reference(
     statement: st.Declaration, existing: Declared, readers: Sequence[Declared], catalog: Catalog
 ) -> str | None:
     """Return a name that would make a replacement read itself, directly or through its readers."""
     names = {item.name.lower() for item in readers if not isinstance(item, Sink)}
     names.add(existing.name.lower())
     names |= {side.name.lower() for side in catalog.of(SideStream) if side.parent.lower() in names}
-    read: list[str] = []
+    reads: list[str] = []
     if isinstance(statement, st.CreateStream):
-        read += tables_in(statement.query.tree)
+        reads += tables_in(statement.query.tree)
     elif isinstance(statement, st.CreateFunction):
-        read += functions_called([statement.body])
-    return next((name.lower() for name in read if name.lower() in names), None)
+        reads += functions_called([statement.body])
+    return next((name.lower() for name in reads if name.lower() in names), None)
 
 
-def altered(
+def altered_declaration(
     stream: Stream, statement: st.AlterStream, origin: ScriptOrigin
 ) -> tuple[st.CreateStream | None, list[CatalogError]]:
     """Return the declaration of a stream with changed options, and the errors."""
@@ -487,11 +486,11 @@ def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
     statement = stream.statement
     assert isinstance(statement, st.CreateStream), "a stream was declared by CREATE STREAM"
     values = {option.name.lower(): option.value for option in (*statement.options, *options)}
-    listed = ", ".join(f"{name} = {text_literal(value)}" for name, value in values.items())
-    what = "MATERIALIZED VIEW" if statement.materialized else "STREAM"
+    option_list = ", ".join(f"{name} = {string_literal(value)}" for name, value in values.items())
+    kind = "MATERIALIZED VIEW" if statement.materialized else "STREAM"
     span, start = statement.query.span, statement.span.start
     query = statement.text[span.start - start : span.end - start]
-    return f"CREATE {what} {backticked(statement.name)} WITH ({listed}) AS\n{query}"
+    return f"CREATE {kind} {quote_identifier(statement.name)} WITH ({option_list}) AS\n{query}"
 
 
 # ---- INSERT
@@ -503,11 +502,11 @@ def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
 def insert_errors(
     statement: st.Insert, target: Declared, origin: ScriptOrigin
 ) -> Iterator[CatalogError]:
-    """Yield the errors of an INSERT, as far as they show without evaluating its rows."""
+    """Yield the errors of an INSERT that can be detected without evaluating its rows."""
 
     def error(code: str, message: str, span: Span | None, hint: str) -> CatalogError:
-        at = span or statement.target_span
-        location = Location(origin.text, at.start, at.end, origin.file)
+        span = span or statement.target_span
+        location = Location(origin.text, span.start, span.end, origin.file)
         return CatalogError(code, message, location=location, hint=hint)
 
     if not isinstance(target, Source | LookupTable) or not target.insertable:
@@ -523,10 +522,10 @@ def insert_errors(
         if name.lower() not in column_names:
             hint = did_you_mean(name, columns, f"columns of {target.name}")
             yield error("TG-301", f"{target.name} has no column {name}", None, hint)
-    read = sorted(set(tables_in(statement.tree)))
-    if read:
-        message = f"INSERT cannot read sources or streams: it reads {', '.join(read)}"
-        yield error("TG-103", message, None, f"CREATE STREAM … AS SELECT … FROM {read[0]};")
+    tables = sorted(set(tables_in(statement.tree)))
+    if tables:
+        message = f"INSERT cannot read sources or streams: it reads {', '.join(tables)}"
+        yield error("TG-103", message, None, f"CREATE STREAM … AS SELECT … FROM {tables[0]};")
     targets = list(statement.columns) or columns
     for row in _rows(statement.tree):
         width = len(row.expressions) if isinstance(row, exp.Tuple) else 1
@@ -548,13 +547,15 @@ def script_identity(statement: st.Insert, script: st.Script) -> str | None:
     declared = {s.name.lower() for s in script.statements if isinstance(s, st.Declaration)}
     if statement.target.lower() not in declared:
         return None
-    text = _plain(statement)
+    text = _normalized_text(statement)
     before = [s for s in script.statements if s.span.start < statement.span.start]
-    same = sum(isinstance(item, st.Insert) and _plain(item) == text for item in before)
-    return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}-{same}"
+    position = sum(
+        isinstance(item, st.Insert) and _normalized_text(item) == text for item in before
+    )
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}-{position}"
 
 
-def _plain(statement: st.Insert) -> str:
+def _normalized_text(statement: st.Insert) -> str:
     parts = (statement.text[t.start : t.end + 1] for t in DIALECT.tokenize(statement.text))
     return " ".join(part if any(q in part for q in "'\"`") else part.upper() for part in parts)
 
@@ -570,18 +571,18 @@ RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
         choices=("keep",),
     ),
     OptionSpec(
-        "pipeline", OptionType.TEXT, "the pipeline to restore; by default all", check=unsafe
+        "pipeline", OptionType.TEXT, "the pipeline to restore; by default all", check=name_problem
     ),
 )
 
 CheckpointStatement = st.CreateCheckpoint | st.DropCheckpoint | st.Restore
 
 
-def unsafe_checkpoint_name(name: str) -> str | None:
+def checkpoint_name_problem(name: str) -> str | None:
     """Return why a text cannot be the name of a checkpoint, or None if it can."""
     if name.isdigit():
         return "numbers identify epochs"
-    return unsafe(name)
+    return name_problem(name)
 
 
 def restore_options(
@@ -598,11 +599,11 @@ def checkpoint_errors(
     if isinstance(statement, st.Restore):
         yield from restore_options(statement, origin)[1]
     name, span = statement.name, statement.name_span
-    wrong = unsafe_checkpoint_name(name) if name is not None else None
-    if wrong is not None and span is not None:
+    reason = checkpoint_name_problem(name) if name is not None else None
+    if reason is not None and span is not None:
         yield CatalogError(
             "TG-210",
-            f"{name!r} cannot be the name of a checkpoint: {wrong}",
+            f"{name!r} cannot be the name of a checkpoint: {reason}",
             location=Location(origin.text, span.start, span.end, origin.file),
             hint="use letters, digits, _ and -, for example 'before-upgrade'; write an epoch "
             "without quotes.",

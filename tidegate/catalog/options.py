@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from tidegate.errors import CatalogError, Location, did_you_mean, nearest
-from tidegate.sql.secrets import looks_secret
+from tidegate.sql.secrets import has_secret_name
 from tidegate.sql.statements import Option
 from tidegate.types import Span, format_duration, parse_duration
 
@@ -65,7 +65,7 @@ class OptionSpec:
             raise ValueError(problem)
         return value.lower() if self.choices else value
 
-    def shown(self, value: Any) -> str:
+    def format(self, value: Any) -> str:
         """Format a value as it is written in SQL."""
         if value is None:
             return "off" if self.may_be_off else ""
@@ -129,7 +129,7 @@ class Options(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"Options({dict(self.shown())})"
+        return f"Options({dict(self.masked_texts())})"
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -140,11 +140,11 @@ class Options(Mapping[str, Any]):
         """Return the secret values as the user wrote them (for connectors only)."""
         return {name: text for name, text in self._texts.items() if name in self._secret}
 
-    def replaced(self, **values: Any) -> Options:
+    def with_values(self, **values: Any) -> Options:
         """Return a copy with other values; the texts stay the same."""
         return Options({**self._values, **values}, self._texts, set(self._secret))
 
-    def shown(self) -> Iterator[tuple[str, str]]:
+    def masked_texts(self) -> Iterator[tuple[str, str]]:
         """Yield the names and texts that the user wrote, with secrets masked."""
         for name, text in self._texts.items():
             yield name, MASK if name in self._secret else text
@@ -185,38 +185,38 @@ class OptionReader:
             except ValueError as error:
                 errors.append(self._invalid(option, spec, error))
         # Do not report a misspelled required option as missing, too.
-        meant = {nearest(option.name, by_name) for option in options}
+        suggestions = {nearest(option.name, by_name) for option in options}
         errors += [
             self._missing(spec, at)
             for spec in self.specs
-            if spec.required and spec.name not in texts and spec.name not in meant
+            if spec.required and spec.name not in texts and spec.name not in suggestions
         ]
         if not errors:
-            errors += self._meaningless(options, by_name, values)
+            errors += self._without_effect(options, by_name, values)
         secret = {spec.name for spec in self.specs if spec.secret}
-        secret |= {name for name in texts if looks_secret(name)}
+        secret |= {name for name in texts if has_secret_name(name)}
         return Options(values, texts, secret), errors
 
     def _spec(self, option: Option, by_name: Mapping[str, OptionSpec]) -> OptionSpec | None:
         name = option.name.lower()
-        beginning = (
+        prefixes = (
             s for s in self.specs if s.prefix and name.startswith(s.name) and name != s.name
         )
-        return by_name.get(name) or next(beginning, None)
+        return by_name.get(name) or next(prefixes, None)
 
-    def _meaningless(
+    def _without_effect(
         self,
         options: Sequence[Option],
         by_name: Mapping[str, OptionSpec],
         values: Mapping[str, Any],
     ) -> Iterator[CatalogError]:
-        """Reject options that have no effect with the current value of another option."""
+        """Yield errors for options without effect, given the value of another option."""
         for option in options:
             spec = self._spec(option, by_name)
-            only = spec.only_with if spec is not None else None
-            if only is None or values[only[0]] in only[1]:
+            condition = spec.only_with if spec is not None else None
+            if condition is None or values[condition[0]] in condition[1]:
                 continue
-            other, allowed = only
+            other, allowed = condition
             yield CatalogError(
                 "TG-207",
                 f"{option.name} requires {other} = {' or '.join(map(repr, allowed))}, "

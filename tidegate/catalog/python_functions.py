@@ -114,10 +114,10 @@ def load(target: str, folder: str) -> Callable[..., Any]:
         function = getattr(function, part, None)
     if not callable(function):
         existing = [key for key, item in vars(module).items() if inspect.isfunction(item)]
-        shown = f"; it has {', '.join(existing)}" if existing else ""
+        functions = f"; it has {', '.join(existing)}" if existing else ""
         raise CatalogError(
             "TG-210",
-            f"the module {module_name} has no function {name}{shown}",
+            f"the module {module_name} has no function {name}{functions}",
             hint=f"define it in {module_name}: def {name}(…).",
         )
     return function  # type: ignore[no-any-return]
@@ -172,7 +172,7 @@ def parameter_problem(
         return message, "add a parameter, such as the id of the row."
     names = parameter_names(function)
     if names is not None and len(names) != count:
-        shown = ", ".join(names) or "none"
-        message = f"{name} is declared with {count} parameters, but the function has: {shown}"
+        parameters = ", ".join(names) or "none"
+        message = f"{name} is declared with {count} parameters, but the function has: {parameters}"
         return message, "declare the same number of parameters."
     return None

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from tidegate.catalog.catalog import LOCK, SPARK_LOG, unsafe
+from tidegate.catalog.catalog import LOCK, SPARK_LOG, name_problem
 from tidegate.errors import DataDirectoryError, TidegateError
 from tidegate.storage import (
     AlreadyExists,
@@ -391,7 +391,7 @@ class DataDirectory:
         sizes: dict[str, int] = {}
         for file in self.store.list():
             folder, slash, _ = file.name.partition("/")
-            if slash and unsafe(folder) is None:
+            if slash and name_problem(folder) is None:
                 sizes[folder] = sizes.get(folder, 0) + file.size
         return sizes
 
@@ -403,5 +403,5 @@ class DataDirectory:
 
 def _folder(name: str) -> str:
     """Return the folder of a name; reject names that could leave the data directory."""
-    assert unsafe(name) is None, f"{name!r}: {unsafe(name)}"
+    assert name_problem(name) is None, f"{name!r}: {name_problem(name)}"
     return name.lower()

@@ -80,7 +80,7 @@ def listing(catalog: Catalog, what: str) -> Result:
         return Result("tables", ("name", "kind", "what"), list(rows))
     views = what == "MATERIALIZED VIEWS"
     kind = ObjectKind.STREAM if views else ObjectKind(what.removesuffix("S"))
-    listed = [item for item in catalog.listed(kind) if not views or _is_view(item)]
+    listed = [item for item in catalog.of_kind(kind) if not views or _is_view(item)]
     return Result(what.lower(), ("name", "what"), [(item.name, _summary(item)) for item in listed])
 
 
@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 def setting_listing(settings: Settings) -> Result:
     """List the settings with their values and descriptions."""
-    rows = [(spec.name, spec.shown(settings[spec.name]), spec.description) for spec in SETTINGS]
+    rows = [(spec.name, spec.format(settings[spec.name]), spec.description) for spec in SETTINGS]
     return Result("settings", ("name", "value", "what"), list(rows))
 
 
@@ -135,7 +135,7 @@ def checkpoint_listing(checkpoints: Iterable[Checkpoint]) -> Result:
 def describe(item: Declared) -> Result:
     """Return the columns of a table, the parameters of a function, or the options of a sink."""
     if isinstance(item, Sink):
-        return Result(item.name, ("option", "value"), list(item.options.shown()))
+        return Result(item.name, ("option", "value"), list(item.options.masked_texts()))
     if isinstance(item, Stream):
         rows = [
             (f.name, f.type or "?", f.role.value if f.role.value != "plain" else "")

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, overload
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.declare import (
     CheckpointStatement,
+    checkpoint_name_problem,
     restore_options,
     script_identity,
-    unsafe_checkpoint_name,
 )
 from tidegate.catalog.objects import Declared, LookupTable, ScriptOrigin, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import CheckpointName
 from tidegate.compile.compiler import Compiled, Compiler
-from tidegate.compile.typing import analysed
+from tidegate.compile.typing import assign_types
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Location, RunError, ScriptError, TidegateError, did_you_mean
@@ -200,7 +200,7 @@ class Session:
 
     def _apply(self, compiled: Compiled) -> list[Result]:
         """Apply a compiled script: all of it, or nothing if an error occurs."""
-        catalog = analysed(
+        catalog = assign_types(
             lambda: self._functions.registered_with(self.spark, compiled.catalog), compiled
         )
         if self._pipelines.until_end is not None:
@@ -260,7 +260,7 @@ class Session:
         if isinstance(statement, CheckpointStatement):
             return [Result.of_text(self._checkpoint_statement(statement, compiled.script))]
         if isinstance(statement, st.Show):
-            return [show(self, statement.what)]
+            return [show(self, statement.kind)]
         if isinstance(statement, st.Describe):
             return [describe(self._declared(statement.name))]
         if isinstance(statement, st.ShowCreate):
@@ -419,7 +419,7 @@ class Session:
         self, name: str | None, location: Location | None = None
     ) -> dict[str, CheckpointName]:
         self._require_open()
-        problem = unsafe_checkpoint_name(name) if name is not None else None
+        problem = checkpoint_name_problem(name) if name is not None else None
         if problem is not None:
             raise RunError("TG-210", f"{name!r} cannot be the name of a checkpoint: {problem}")
         return self._pipelines.checkpoints(self.settings).keep(name, location)

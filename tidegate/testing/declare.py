@@ -96,7 +96,7 @@ def _declare_compiled(sql: _CaseSql, compiled: Compiled) -> DeclaredCase:
             raise ScriptError(compiled.unrunnable)
         kind, key = _changelog_and_key(stream)
     elif not isinstance(stream, SideStream):
-        streams = [item.name for item in catalog.listed(st.ObjectKind.STREAM)]
+        streams = [item.name for item in catalog.of_kind(st.ObjectKind.STREAM)]
         hint = did_you_mean(sql.stream, streams, "streams")
         raise CatalogError("TG-201", f"the script has no stream {sql.stream}", hint=hint)
     return DeclaredCase(

@@ -36,7 +36,7 @@ class Window(Unary):
 
     @property
     def makes_sessions(self) -> bool:
-        """Whether this node itself holds rows until their session ends."""
+        """Return whether this node itself holds rows until their session ends."""
         return self.spec.kind is WindowKind.SESSION and not self.grouped
 
     def label(self) -> str:
@@ -44,7 +44,7 @@ class Window(Unary):
 
     @cached_property
     def key(self) -> Key | None:
-        """The key of the input and the window end: a row may be in several windows."""
+        """Return the key of the input and the window end: a row may be in several windows."""
         below = self.input.key
         return None if below is None else (*below, self.fields[-2].id)
 
@@ -130,23 +130,23 @@ class Aggregate(Unary):
 
     @property
     def makes_sessions(self) -> bool:
-        """Whether the aggregate merges rows into sessions per key."""
+        """Return whether the aggregate merges rows into sessions per key."""
         window = self.grouped_window
         return window is not None and window.spec.kind is WindowKind.SESSION
 
     @property
     def windowed(self) -> bool:
-        """Whether the watermark closes the groups."""
+        """Return whether the watermark closes the groups."""
         return any(item.closed_by_watermark for item in self.key_fields)
 
     @property
     def by_processing_time(self) -> bool:
-        """Whether the windows are processing-time windows."""
+        """Return whether the windows are processing-time windows."""
         return self.window is not None and self.window.processing_time
 
     @property
     def lateness_us(self) -> int:
-        """How long closed windows may still be corrected."""
+        """Return the time for which closed windows may be corrected."""
         return (self.emit.lateness_us or 0) if self.emit is not None else 0
 
     @cached_property

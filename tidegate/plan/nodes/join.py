@@ -55,7 +55,7 @@ class AsofCondition:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the watermark determines when no closer right row can arrive."""
+        """Return whether the watermark determines when no closer right row can arrive."""
         return self.lower is not None
 
 
@@ -107,7 +107,7 @@ class Join(Node):
 
     @property
     def timed(self) -> bool:
-        """Whether a temporal or ASOF join compares event times."""
+        """Return whether a temporal or ASOF join compares event times."""
         condition = self.asof_condition
         return condition is not None and all(
             isinstance(tree, exp.Column)
@@ -117,7 +117,7 @@ class Join(Node):
 
     @property
     def by_watermark(self) -> bool:
-        """Whether the watermark makes the rows of a temporal or ASOF join final."""
+        """Return whether the watermark makes the rows of a temporal or ASOF join final."""
         if self.kind is JoinKind.ASOF:
             return self.timed and self.right.changelog is APPEND
         return self.kind is JoinKind.TEMPORAL
@@ -127,12 +127,12 @@ class Join(Node):
 
     @property
     def _is_bounded_by_time(self) -> bool:
-        """Whether time bounds determine when its rows are dropped from the state."""
+        """Return whether time bounds determine when its rows are dropped from the state."""
         return self.by_watermark or self.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
     @property
     def _keeps_left_rows(self) -> bool:
-        """Whether a left row is emitted with the right row that matches it, and no other."""
+        """Return whether a left row is emitted with the right row that matches it, and no other."""
         return self.kind in (JoinKind.LOOKUP, JoinKind.TEMPORAL, JoinKind.ASOF)
 
     @cached_property
@@ -176,7 +176,7 @@ class Join(Node):
 
     @property
     def _is_unique_lookup(self) -> bool:
-        """Whether a lookup by these columns returns at most one row: they hold the primary key."""
+        """Return whether a lookup returns at most one row, because it uses the primary key."""
         if not isinstance(self.right, LookupScan):
             return False
         names = {item.id: item.name.lower() for item in self.right.fields}

@@ -30,7 +30,7 @@ class Navigation:
 
     @property
     def is_current(self) -> bool:
-        """Whether a condition reads the current row, or one before it."""
+        """Return whether a condition reads the current row, or one before it."""
         return self.variables is None and self.last and self.offset == 0
 
     @property
@@ -107,15 +107,15 @@ class Match(Unary):
 
     @cached_property
     def max_rows(self) -> int | None:
-        """The largest number of rows of a match, if the pattern limits it."""
-        return pt.longest(self.pattern)
+        """Return the maximum number of rows of a match; None if the pattern has no maximum."""
+        return pt.max_length(self.pattern)
 
     @cached_property
     def rows_back(self) -> int:
-        """How many rows before its first row a match can read."""
+        """Return the number of rows before its first row that a match can read."""
         depths = [0]
         for condition in self.conditions:
-            first_index = pt.first_place(self.pattern, frozenset([condition.variable]))
+            first_index = pt.first_position(self.pattern, frozenset([condition.variable]))
             for part in condition.parts:
                 if isinstance(part, Navigation):
                     rows_before = (first_index or 0) if part.is_current else 0
@@ -182,7 +182,7 @@ def has_bounded_delay(pattern: pt.Pattern, within_us: int | None) -> bool:
     WITHIN bounds it. Without WITHIN it is bounded if all matches have the same number of rows,
     because a match is then complete with its last row.
     """
-    return within_us is not None or pt.longest(pattern) == pt.shortest(pattern)
+    return within_us is not None or pt.max_length(pattern) == pt.min_length(pattern)
 
 
 def _rows(count: int) -> str:

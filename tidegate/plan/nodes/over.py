@@ -63,14 +63,14 @@ class WindowFunction:
 
     @property
     def shift(self) -> int | None:
-        """How many rows LAG (negative) or LEAD (positive) shifts; None if it is not a constant."""
+        """Return the offset of LAG (negative) or LEAD (positive); None if it is not constant."""
         parts = self.call.expressions
         rows = whole_number(parts[1]) if len(parts) > 1 else 1
         return None if rows is None else (-rows if self.name == "LAG" else rows)
 
     @property
     def needs_whole_partition(self) -> bool:
-        """Whether the value of a row depends on all rows of its partition."""
+        """Return whether the value of a row depends on all rows of its partition."""
         if self.name in WHOLE_PARTITION_FUNCTIONS:
             return True
         if self.name in ("LAG", "LEAD"):
@@ -79,31 +79,31 @@ class WindowFunction:
 
     @property
     def rows_ahead(self) -> int:
-        """How many following rows a value needs."""
+        """Return the number of following rows that a value needs."""
         if self.name in ("LAG", "LEAD"):
             return max(self.shift or 0, 0)
         return max(int(self.end.value or 0), 0) if self.by_rows else 0
 
     @property
     def rows_back(self) -> int:
-        """How many preceding rows a value needs."""
+        """Return the number of preceding rows that a value needs."""
         if self.name in ("LAG", "LEAD"):
             return 0 if self.ignores_nulls else max(-(self.shift or 0), 0)
         return max(-int(self.start.value or 0), 0) if self.by_rows else 0
 
     @property
     def time_ahead_us(self) -> int:
-        """How far past a row the watermark must be before its value is final."""
+        """Return the distance from a row to the watermark at which its value is final."""
         return max(int(self.end.value or 0), 0) if self.by_rows is False else 0
 
     @property
     def time_back_us(self) -> int:
-        """How far back in event time the frame reaches."""
+        """Return the distance in event time from a row back to the start of its frame."""
         return max(-int(self.start.value or 0), 0) if self.by_rows is False else 0
 
     @property
     def is_running(self) -> bool:
-        """Whether a value depends on all rows since the first of the partition."""
+        """Return whether a value depends on all rows since the first of the partition."""
         if self.name in ("LAG", "LEAD"):
             return self.ignores_nulls
         return self.by_rows is None or self.start.value is None
@@ -374,7 +374,7 @@ class TopN(Unary):
 
     @property
     def keeps_one_row(self) -> bool:
-        """Whether one row of each partition is emitted, ignoring ties."""
+        """Return whether one row of each partition is emitted, ignoring ties."""
         one = isinstance(self.limit, exp.Literal) and self.limit.name == "1"
         return one and self.function == "ROW_NUMBER"
 
@@ -406,7 +406,7 @@ class TopN(Unary):
 
     @cached_property
     def deduplicates(self) -> bool:
-        """Whether the first row of each partition is emitted once and never retracted.
+        """Return whether the first row of each partition is emitted once and never retracted.
 
         In order of arrival it is emitted at once, unless it waits for the end of a window. In order
         of event time it is emitted when the watermark passes it, if the query waits for that.

@@ -282,7 +282,7 @@ class SetOperation(Node):
 
     @property
     def union_all(self) -> bool:
-        """Whether it only concatenates the rows of its members."""
+        """Return whether it only concatenates the rows of its members."""
         return self.operation == "UNION" and self.all
 
     @cached_property
@@ -351,12 +351,12 @@ class Distinct(Unary):
 
     @property
     def has_time(self) -> bool:
-        """Whether the watermark determines when no more rows equal to one can arrive."""
+        """Return whether the watermark determines when no more rows equal to one can arrive."""
         return any(item.closed_by_watermark for item in self.fields)
 
     @property
     def timed(self) -> bool:
-        """Whether the watermark removes rows from the state, rather than a time to live."""
+        """Return whether the watermark removes rows from the state, rather than a time to live."""
         return self.has_time and (self.ttl_us is None or self.at_close)
 
     @property
