@@ -26,7 +26,7 @@ from tidegate.physical.stage_sql import PortPlan
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimize
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 SECOND = 1_000_000
 # ("var", name), ("seq", …), ("or", …), ("rep", pattern, minimum, maximum, reluctant)
@@ -255,7 +255,7 @@ def _duck_sql(sql: str) -> str:
 def _types(node: n.Match) -> Types:
     """Return the types of operands and fields, inferred by DuckDB."""
     input_table = _EMPTY.empty_table()  # noqa: F841
-    types = {quoted(item.id): item.type or "?" for item in node.input.fields}
+    types = {quote_identifier(item.id): item.type or "?" for item in node.input.fields}
     texts = [text for operands in KIND.operands(node) for text in operands.sql]
     for item, part in zip(node.fields[1:], node.measures, strict=True):
         tree = part.value if isinstance(part, n.Navigation) else part.call
@@ -264,7 +264,7 @@ def _types(node: n.Match) -> Types:
         kind = str(_connection.sql(f"SELECT {_duck_sql(text)} FROM input_table").types[0])
         types[text] = _NAMES.get(kind, kind).replace("BIGINT[]", "ARRAY<BIGINT>")
     for item, text in zip(node.fields[1:], texts[len(texts) - len(node.measures) :], strict=True):
-        types[quoted(item.id)] = types[text]
+        types[quote_identifier(item.id)] = types[text]
     return Types(types)
 
 

@@ -165,7 +165,7 @@ def patterns() -> st.SearchStrategy[Pattern]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    pattern = draw(patterns().filter(lambda pattern: pt.shortest(parse(pattern)) > 0))
+    pattern = draw(patterns().filter(lambda pattern: pt.min_length(parse(pattern)) > 0))
     names = pt.variables(parse(pattern))
     variable = st.sampled_from(names)
     defined = draw(st.lists(st.sampled_from(names), unique=True))
@@ -195,9 +195,11 @@ def skips(pattern: Pattern, names: tuple[str, ...]) -> list[str]:
     tree = parse(pattern)
     for name in names:
         group = frozenset([name])
-        if pt.occurs(tree, group) and pt.first_place(tree, group):
+        if pt.always_occurs(tree, group) and pt.first_position(tree, group):
             clauses.append(f"TO FIRST {name}")
-        if pt.occurs(tree, group) and (pt.last_place(tree, group) or pt.first_place(tree, group)):
+        if pt.always_occurs(tree, group) and (
+            pt.last_position(tree, group) or pt.first_position(tree, group)
+        ):
             clauses.append(f"TO LAST {name}")
     return clauses
 

@@ -26,7 +26,7 @@ from tidegate.session.saved_catalog import load_declarations, save_declarations
 from tidegate.spark.python_call import for_selected_rows, with_checks
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.expressions import calls_for_rows_only
+from tidegate.sql.expressions import calls_for_selected_rows
 
 RATE = 2
 FEE = "CREATE FUNCTION fee(x DOUBLE, rate DOUBLE) RETURNS DOUBLE RETURN x * rate;"
@@ -374,7 +374,9 @@ def test_calls_a_function_for_selected_rows_only() -> None:
     assert calls == [[1, None, 3], [1], [3]], "not called without selected rows"
     sql = f"SELECT {declared().registered}(a + {declared().registered}(b)) FROM t"
     name = f"{declared().registered}_ROWS"
-    assert calls_for_rows_only(sql, "live") == f"SELECT {name}(live, a + {name}(live, b)) FROM t"
+    assert (
+        calls_for_selected_rows(sql, "live") == f"SELECT {name}(live, a + {name}(live, b)) FROM t"
+    )
 
 
 def failing(x: Any) -> Any:

@@ -53,7 +53,7 @@ def matches(query: str, options: str = "") -> n.Match:
     ],
 )
 def test_prints_a_resultas_written(text: str) -> None:
-    assert pt.text_of(parsed(text)) == text
+    assert pt.to_text(parsed(text)) == text
 
 
 def sequences(pattern: pt.Pattern, most: int = 3) -> set[str]:
@@ -66,9 +66,9 @@ def sequences(pattern: pt.Pattern, most: int = 3) -> set[str]:
         parts = [sequences(part) for part in pattern.parts]
         return {"".join(combination) for combination in itertools.product(*parts)}
     assert isinstance(pattern, pt.Repetition)
-    limit = most if pattern.most is None else pattern.most
+    limit = most if pattern.maximum is None else pattern.maximum
     result: set[str] = set()
-    for times in range(pattern.least, limit + 1):
+    for times in range(pattern.minimum, limit + 1):
         result |= {"".join(c) for c in itertools.product(sequences(pattern.part), repeat=times)}
     return result
 
@@ -88,16 +88,16 @@ def sequences(pattern: pt.Pattern, most: int = 3) -> set[str]:
 )
 def test_pattern_properties_agree_with_all_matching_sequences(text: str) -> None:
     pattern, matching = parsed(text), sequences(parsed(text))
-    assert pt.shortest(pattern) == min(map(len, matching))
-    assert pt.longest(pattern) in (None, max(map(len, matching)))
+    assert pt.min_length(pattern) == min(map(len, matching))
+    assert pt.max_length(pattern) in (None, max(map(len, matching)))
     for names in ("A", "B", "AB"):
         variables = frozenset(names)
         positions = [[i for i, v in enumerate(sequence) if v in variables] for sequence in matching]
-        assert pt.occurs(pattern, variables) == all(positions)
+        assert pt.always_occurs(pattern, variables) == all(positions)
         firsts = [indexes[0] for indexes in positions if indexes]
-        assert pt.first_place(pattern, variables) == min(firsts, default=None)
+        assert pt.first_position(pattern, variables) == min(firsts, default=None)
         if all(positions):
-            assert pt.last_place(pattern, variables) <= min(indexes[-1] for indexes in positions)
+            assert pt.last_position(pattern, variables) <= min(indexes[-1] for indexes in positions)
 
 
 def test_match_node_properties() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tests.sql.fuzz_statements import TOKEN, corpus, kin, wrap
+from tests.sql.fuzz_statements import TOKEN, corpus, replace_by_alternative, wrap
 from tests.support.compiling import compile_text
 from tidegate.catalog.objects import SideStream, Sink, Source, Stream
 from tidegate.compile.compiler import Compiled
@@ -56,7 +56,9 @@ def candidates(dice: random.Random) -> Iterator[str]:
             continue
         tokens = TOKEN.findall(dice.choice(found))
         for _ in range(dice.choice([1, 1, 2, 3])):
-            tokens = dice.choice([kin, kin, wrap])(tokens, dice, []) or [" "]
+            tokens = dice.choice([replace_by_alternative, replace_by_alternative, wrap])(
+                tokens, dice, []
+            ) or [" "]
         text = "".join(tokens)
         compiled = compile_text(text)
         if runs_here(compiled) and not compiled.unrunnable:

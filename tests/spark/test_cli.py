@@ -198,7 +198,7 @@ def test_shell_on_a_terminal(
     shell.press("SHOW\r")
     shell.read_until(lambda text: "...>" in text)
     shell.press("NOTHING;\r")
-    shell.read_until(lambda text: "SHOW does not know NOTHING" in text)
+    shell.read_until(lambda text: "SHOW NOTHING is not a statement" in text)
     shell.press("\\d\r")
     shell.read_until(lambda text: "nothing is declared yet" in text)
     shell.press("\x03\\q\r")

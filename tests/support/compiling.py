@@ -12,7 +12,7 @@ from tidegate.physical.explain import explain
 from tidegate.physical.typed import TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimize
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 TESTS = Path(__file__).parents[1]
 
@@ -64,7 +64,9 @@ def rejected(query: str, options: str = "") -> list[TidegateError]:
 def typed(plan: n.Node) -> TypedPlan:
     """A plan with the declared types, or BIGINT."""
     known = {
-        quoted(item.id): item.type or "BIGINT" for node in n.walk(plan) for item in node.fields
+        quote_identifier(item.id): item.type or "BIGINT"
+        for node in n.walk(plan)
+        for item in node.fields
     }
     types = Types(known)
     made = with_types(plan, types)

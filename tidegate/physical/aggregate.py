@@ -20,7 +20,7 @@ from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_s
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 from tidegate.sql.statements import EmitMode
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def canonical_form(node: n.Aggregate, to: CanonicalWriter) -> list[str]:
 def sql(node: n.Aggregate, to: SqlWriter) -> str:
     parts = [*node.keys, *node.aggregates]
     columns = [
-        f"{to_sql(part)} AS {quoted(item.id)}"
+        f"{to_sql(part)} AS {quote_identifier(item.id)}"
         for item, part in zip(node.fields, parts, strict=True)
     ]
     if carries_op(node):
@@ -311,9 +311,9 @@ def _counted(plan: AggregatePlan) -> tuple[int, int] | None:
         below = below.input
     first = below.first_set if isinstance(below, n.Explode) else None
     keys = list(plan.keys)
-    if first is None or quoted(first[0]) not in keys:
+    if first is None or quote_identifier(first[0]) not in keys:
         return None
-    return keys.index(quoted(first[0])), first[1]
+    return keys.index(quote_identifier(first[0])), first[1]
 
 
 def _panes(plan: AggregatePlan) -> Panes:

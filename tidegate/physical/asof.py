@@ -16,7 +16,7 @@ from tidegate.physical.stage_sql import Columns, PortPlan, carries_op, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 from tidegate.types import format_duration
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
         )
     if not node.by_watermark and node.ttl_us is None and not node.bounded:
         yield Rejection(
-            "an ASOF join that no watermark makes final would have to remember every row forever",
+            "an ASOF join that no watermark makes final would keep every row in state forever",
             "compare the event times of both sides, or let state expire: CREATE STREAM … WITH "
             "(state_ttl = '1 day') AS …",
         )
@@ -200,7 +200,9 @@ def _nearest(node: n.Join) -> AsofBounds:
 
 
 def _columns(node: n.Join, types: Types) -> Any:
-    return tuple(tuple(types.of(quoted(item.id)) for item in _shown(node, port)) for port in (0, 1))
+    return tuple(
+        tuple(types.of(quote_identifier(item.id)) for item in _shown(node, port)) for port in (0, 1)
+    )
 
 
 def _by_watermark(node: n.Join, keys: list[str], request: Request) -> Operator:
@@ -261,7 +263,7 @@ def _begun(node: n.Join, port: int, keys: list[str], types: Types) -> Columns:
     columns = Columns()
     key_sql = _keys(node)[port]
     columns.add_all("k", [_cast(key, kind, types) for key, kind in zip(key_sql, keys, strict=True)])
-    columns.add_all("c", [quoted(item.id) for item in _shown(node, port)])
+    columns.add_all("c", [quote_identifier(item.id) for item in _shown(node, port)])
     return columns
 
 
@@ -290,7 +292,7 @@ def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortPlan:
 
 def _alive_sql(node: n.Join) -> str:
     """Keep deletes, which end a version, and drop the old rows of updates."""
-    alive = quoted(node.validity_id) if node.validity_id is not None else "true"
+    alive = quote_identifier(node.validity_id) if node.validity_id is not None else "true"
     if not carries_op(node.right):
         return alive
     return (

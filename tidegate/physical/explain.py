@@ -6,7 +6,7 @@ from tidegate.physical.canonical import names_of, text_of
 from tidegate.physical.join import describe as describe_join
 from tidegate.physical.registry import kind_of
 from tidegate.plan import nodes as n
-from tidegate.sql.expressions import with_plain_names
+from tidegate.sql.expressions import with_declared_names
 from tidegate.sql.statements import EmitMode
 from tidegate.types import format_duration
 
@@ -22,7 +22,7 @@ def explain(plan: n.Emit, name: str | None = None) -> str:
     ]
     lines = [head, *(f"  {part}" for part in promise), ""]
     lines += _draw(plan, "", "")
-    return with_plain_names("\n".join(lines))
+    return with_declared_names("\n".join(lines))
 
 
 def _key_text(plan: n.Emit) -> str:

@@ -9,7 +9,7 @@ from tidegate.physical.canonical import CanonicalWriter, canonical_window
 from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql, micros
 from tidegate.plan import nodes as n
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 
 def rejections(node: n.Hold) -> Iterator[Rejection]:
@@ -54,7 +54,7 @@ def build(node: n.Hold, request: Request) -> Built:
     from tidegate.operators.late_rows import LateRows
 
     columns = Columns()
-    end = micros(quoted(node.end_id))
+    end = micros(quote_identifier(node.end_id))
     # A row without a window is emitted when the watermark passes its event time.
     waits = node.field(node.end_id).role is n.Role.TIME
     columns.add(PANE, f"{end} + 1L" if waits else end)

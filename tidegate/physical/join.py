@@ -18,7 +18,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import referenced_ids
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 from tidegate.types import format_duration
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _bounds(node: n.Join) -> tuple[int, int]:
 
 def closing_sql(item: n.Field) -> str:
     """Return the time that closes a row; the end of a window follows from its start."""
-    at = micros(quoted(item.id))
+    at = micros(quote_identifier(item.id))
     if item.role is n.Role.WINDOW_START and item.window is not None:
         return f"{at} + {item.window.size_us}L"
     return at
@@ -236,7 +236,7 @@ def sql(node: n.Join, to: SqlWriter) -> str:
     conditions = [part for part in (node.condition, node.match) if part is not None]
     how = {"SEMI": "LEFT SEMI", "ANTI": "LEFT ANTI", "FULL": "FULL OUTER"}.get(node.how, node.how)
     condition = " AND ".join(f"({to_sql(part)})" for part in conditions) or "true"
-    columns = [quoted(item.id) for item in node.fields]
+    columns = [quote_identifier(item.id) for item in node.fields]
     columns += [f"'+I' AS {OP}"] if carries_op(node) else []
     left, right = to.child(node.left), to.child(node.right)
     return f"SELECT {', '.join(columns)} FROM {left} {how} JOIN {right} ON {condition}"

@@ -19,7 +19,7 @@ from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 # The matching rows, and one of them.
 FOUND, _ONE = "_tg_found", "_tg_one"
@@ -51,7 +51,7 @@ class EnrichSql:
 
     def above_sql(self, view: str) -> str:
         return (
-            f"SELECT {', '.join(self.above)} FROM {quoted(view)} "
+            f"SELECT {', '.join(self.above)} FROM {quote_identifier(view)} "
             f"LATERAL VIEW OUTER explode({self.matches}) generated AS {_ONE}"
         )
 
@@ -64,7 +64,7 @@ def table_of(node: n.Join) -> n.LookupScan:
 def lookup_columns(node: n.Join, types: Types) -> LookupColumns:
     table = table_of(node)
     names = {item.id: item.name for item in table.fields}
-    columns = tuple((item.name, types.name(quoted(item.id))) for item in table.fields)
+    columns = tuple((item.name, types.name(quote_identifier(item.id))) for item in table.fields)
     return LookupColumns(columns, tuple(names[pair.right.name] for pair in node.lookup_keys))
 
 
@@ -100,7 +100,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
 
 def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
     """Build the SQL around a lookup, with the hidden columns of a writer."""
-    input_columns = [quoted(item.id) for item in node.left.fields]
+    input_columns = [quote_identifier(item.id) for item in node.left.fields]
     input_columns += ["_op"] if carries_op(node.left) else []
     passed_names = {sql: f"p{index}" for index, sql in enumerate(input_columns)}
     hidden = {name: name for name in writer.hidden}
@@ -109,7 +109,7 @@ def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
     table_positions = {item.id: index for index, item in enumerate(table_of(node).fields)}
     above = [f"{name} AS {sql}" for sql, name in passed_names.items()]
     above += [
-        f"{_ONE}.f{table_positions[item.id]} AS {quoted(item.id)}"
+        f"{_ONE}.f{table_positions[item.id]} AS {quote_identifier(item.id)}"
         for item in node.fields
         if item.id in table_positions
     ]
@@ -132,7 +132,7 @@ def _found(node: n.Join, table_positions: dict[str, int], passed_names: dict[str
             return part
         if part.name in table_positions:
             return exp.column(f"f{table_positions[part.name]}", table=_ONE)
-        return exp.column(passed_names[quoted(part.name)])
+        return exp.column(passed_names[quote_identifier(part.name)])
 
     condition = to_sql(other.copy().transform(swap))
     return when_selected(f"filter({FOUND}, {_ONE} -> {condition})")

@@ -25,7 +25,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import fields_by_id, infer_type
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 from tidegate.types import ChangelogKind, format_duration
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class MatchPlan:
         from tidegate.operators.aggregate.functions import AggregateCall
         from tidegate.operators.match.matcher import AggregateMeasure, RowMeasure
 
-        group, result = self.numbers(part.variables), self.types.of(quoted(item.id))
+        group, result = self.numbers(part.variables), self.types.of(quote_identifier(item.id))
         if isinstance(part, n.Navigation):
             value = self._value(to_sql(part.value))
             return RowMeasure(value, result, group, part.last, part.offset, part.back)
@@ -260,7 +260,7 @@ class _Compiler:
         return self._repeat(pattern, then)
 
     def _repeat(self, pattern: pt.Repetition, then: int) -> int:
-        if pattern.most is None:
+        if pattern.maximum is None:
             # The loop needs its number before its body is compiled.
             loop = self._new(self.steps[0])
             again = self.add(pattern.part, loop)
@@ -269,9 +269,9 @@ class _Compiler:
             step = loop
         else:
             step = then
-            for _ in range(pattern.most - pattern.least):
+            for _ in range(pattern.maximum - pattern.minimum):
                 step = self._fork(self.add(pattern.part, step), then, pattern.reluctant)
-        for _ in range(pattern.least):
+        for _ in range(pattern.minimum):
             step = self.add(pattern.part, step)
         return step
 
@@ -313,7 +313,7 @@ def rejections(node: n.Match) -> Iterator[Rejection]:
     if node.input.changelog is not ChangelogKind.APPEND:
         yield Rejection(
             "MATCH_RECOGNIZE over rows that are retracted cannot run",
-            "match rows that stay: those of a source, or of windows with EMIT ON WINDOW CLOSE.",
+            "match append-only rows: those of a source, or of windows with EMIT ON WINDOW CLOSE.",
         )
     for part in _parts(node):
         try:
@@ -345,7 +345,7 @@ def describe(node: n.Match) -> str:
     within = f" within {format_duration(node.within_us)}" if node.within_us is not None else ""
     by = ", ".join(part.name for part in node.key_fields)
     return (
-        f"Match {pt.text_of(node.pattern)}{within}"
+        f"Match {pt.to_text(node.pattern)}{within}"
         + (f" by {by}" if by else "")
         + f", then skip {node.skip}"
     )
@@ -358,7 +358,7 @@ def canonical_form(node: n.Match, to: CanonicalWriter) -> list[str]:
         + "]"
         for item in node.conditions
     ]
-    words = [to.texts(node.partition), to.texts(node.order), f"({pt.text_of(node.pattern)})"]
+    words = [to.texts(node.partition), to.texts(node.order), f"({pt.to_text(node.pattern)})"]
     words += [str(node.skip), f"within={node.within_us}", *parts]
     return [*words, *(_words(part, to) for part in node.measures), *canonical_ttl(node)]
 
@@ -380,7 +380,8 @@ def sql(node: n.Match, to: SqlWriter) -> str:
         for part in node.measures
     ]
     columns = [
-        f"{text} AS {quoted(item.id)}" for item, text in zip(node.fields, trees, strict=True)
+        f"{text} AS {quote_identifier(item.id)}"
+        for item, text in zip(node.fields, trees, strict=True)
     ]
     return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}"
 
@@ -397,7 +398,7 @@ def build(node: n.Match, request: Request) -> Built:
     spec = _spec(node, plan, types)
     item = node.time_field
     columns.add(PANE, closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else ""))
-    columns.add(TIME, micros(quoted(item.id)))
+    columns.add(TIME, micros(quote_identifier(item.id)))
     columns.add_all("k", [to_sql(part) for part in node.partition])
     columns.add_all("o", [ordered_by(part) for part in node.order[1:]])
     columns.add_all("v", plan.values)

@@ -7,7 +7,7 @@ from tidegate.physical.canonical import CanonicalWriter, canonical_ttl
 from tidegate.physical.operator_kind import Built, OperatorKind, Request
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.plan import nodes as n
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 
 def operator_name(node: n.Normalize) -> str:
@@ -24,14 +24,14 @@ def canonical_form(node: n.Normalize, to: CanonicalWriter) -> list[str]:
 
 
 def sql(node: n.Normalize, to: SqlWriter) -> str:
-    columns = ", ".join([*(quoted(item.id) for item in node.fields), f"'+I' AS {OP}"])
+    columns = ", ".join([*(quote_identifier(item.id) for item in node.fields), f"'+I' AS {OP}"])
     return f"SELECT {columns} FROM {to.child(node.input)}"
 
 
 def build(node: n.Normalize, request: Request) -> Built:
     from tidegate.operators.normalize import NormalizeOperator
 
-    keys = [quoted(column) for column in node.key]
+    keys = [quote_identifier(column) for column in node.key]
     columns = Columns()
     columns.add_all("k", keys)
     columns.add_all("c", column_sql(node))

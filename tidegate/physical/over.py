@@ -35,7 +35,7 @@ from tidegate.plan.nodes.over import (
 )
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,10 +191,10 @@ def canonical_form(node: n.Over, to: CanonicalWriter) -> list[str]:
 def sql(node: n.Over, to: SqlWriter) -> str:
     added = node.fields[len(node.input.fields) :]
     computed = [
-        f"{to_sql(typed_function(function))} AS {quoted(item.id)}"
+        f"{to_sql(typed_function(function))} AS {quote_identifier(item.id)}"
         for item, function in zip(added, node.functions, strict=True)
     ]
-    input_columns = [quoted(item.id) for item in node.input.fields]
+    input_columns = [quote_identifier(item.id) for item in node.input.fields]
     op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
     columns = [*input_columns, *computed, *op, *to.hidden]
     return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}"
@@ -353,7 +353,7 @@ def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
 
 def _added(node: n.Over, types: Types) -> list[str]:
     """Return the result types of the functions by Spark's names."""
-    return [types.name(quoted(item.id)) for item in node.fields[len(node.input.fields) :]]
+    return [types.name(quote_identifier(item.id)) for item in node.fields[len(node.input.fields) :]]
 
 
 def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:

@@ -44,7 +44,7 @@ from tidegate.physical.typed import TypedPlan, Types
 from tidegate.physical.vectorized import last_stage, port_stage
 from tidegate.plan import nodes as n
 from tidegate.plan.side_streams import LateStream, late_stream
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ def require_fitting(late: LateStream, node: n.Node) -> None:
     for one, other in late.clashes:
         error = Unrunnable(
             Rejection(
-                f"rows can be too late in {len(late.inputs)} places of this query, and their "
+                f"{len(late.inputs)} inputs of this query can have late rows, and their "
                 f"columns {one.name} have the types {one.type} and {other.type}",
                 "CAST one of them to the type of the other, or rename it, in a subquery below.",
             )
@@ -93,7 +93,7 @@ def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Ty
 
     if len(late.inputs) == 1:
         return operator
-    stream = tuple(types.all([quoted(item.id) for item in late.columns]))
+    stream = tuple(types.all([quote_identifier(item.id) for item in late.columns]))
     inputs = [item for item in late.inputs if item.operator is node]
     return with_late_columns(
         operator, stream, {item.port: late.sources(item.rows) for item in inputs}
@@ -118,13 +118,16 @@ class ScanPlan:
     @property
     def columns(self) -> list[str]:
         """Its columns by id, and _op if it has one."""
-        columns = [f"{quoted(item.name)} AS {quoted(item.id)}" for item in self.node.fields]
+        columns = [
+            f"{quote_identifier(item.name)} AS {quote_identifier(item.id)}"
+            for item in self.node.fields
+        ]
         return [*columns, OP] if carries_op(self.node) else columns
 
     def mark(self, bad: str | None) -> str:
         """Return the SQL of the event time in microseconds; `bad` is true for malformed records."""
         watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
-        time = micros(quoted(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
+        time = micros(quote_identifier(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
         return (
             time
             if bad is None

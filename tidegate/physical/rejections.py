@@ -115,7 +115,7 @@ def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
                 Rejection(
                     f"a stream that reads {scan.side.name}, the dead letters of the stream "
                     f"{scan.side.parent}, cannot run yet",
-                    f"put a sink on it: CREATE SINK letters FROM {scan.side.name} WITH (…).",
+                    f"write them to a sink: CREATE SINK letters FROM {scan.side.name} WITH (…).",
                 ),
             )
 

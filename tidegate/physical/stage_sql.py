@@ -32,8 +32,8 @@ from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import is_volatile
 from tidegate.sql import expressions as ex
-from tidegate.sql.dialect import text_literal, to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.dialect import string_literal, to_sql
+from tidegate.sql.quoting import quote_identifier
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
@@ -109,18 +109,20 @@ class SqlWriter:
 
     def _leaf(self, node: n.Node, view: str) -> str:
         if self.by_id:
-            columns = [quoted(f.id) for f in node.fields]
+            columns = [quote_identifier(f.id) for f in node.fields]
         else:
-            columns = [f"{quoted(f.name)} AS {quoted(f.id)}" for f in node.fields]
+            columns = [
+                f"{quote_identifier(f.name)} AS {quote_identifier(f.id)}" for f in node.fields
+            ]
         if carries_op(node):
             columns.append(OP)
-        return f"SELECT {', '.join(columns)} FROM {quoted(view)}"
+        return f"SELECT {', '.join(columns)} FROM {quote_identifier(view)}"
 
     def child(self, node: n.Node) -> str:
         return f"({self.write(node)})"
 
     def ids(self, node: n.Node) -> list[str]:
-        return [*(quoted(item.id) for item in node.fields), *self._op(node), *self.hidden]
+        return [*(quote_identifier(item.id) for item in node.fields), *self._op(node), *self.hidden]
 
     def _inlined(self, node: n.Inlined) -> str:
         return self.write(node.input)
@@ -132,7 +134,7 @@ class SqlWriter:
 
     def _project(self, node: n.Project) -> str:
         columns = [
-            f"{self._projected(expression)} AS {quoted(item.id)}"
+            f"{self._projected(expression)} AS {quote_identifier(item.id)}"
             for item, expression in zip(node.fields, node.expressions, strict=True)
         ]
         columns += [*self._op(node), *self.hidden]
@@ -142,7 +144,7 @@ class SqlWriter:
         return printed(expression)
 
     def _explode(self, node: n.Explode) -> str:
-        names = ", ".join(quoted(name) for name in node.generated)
+        names = ", ".join(quote_identifier(name) for name in node.generated)
         outer = "OUTER " if node.outer else ""
         columns = ", ".join(self.ids(node))
         return (
@@ -152,8 +154,11 @@ class SqlWriter:
 
     def _window(self, node: n.Window) -> str:
         """Assign windows with whole microseconds: exact, and right before 1970 too."""
-        input_columns = [*(quoted(item.id) for item in node.input.fields), *self._op(node.input)]
-        start, end, time = (quoted(item.id) for item in node.fields[-3:])
+        input_columns = [
+            *(quote_identifier(item.id) for item in node.input.fields),
+            *self._op(node.input),
+        ]
+        start, end, time = (quote_identifier(item.id) for item in node.fields[-3:])
         at = self._now() if node.spec.processing_time else to_sql(node.time)
         taken = {item.id.lower() for item in node.input.fields}
         us, window = _free_name("_us", taken), _free_name("_window", taken)
@@ -206,7 +211,7 @@ class SqlWriter:
         parts = []
         for branch in node.members:
             columns = [
-                f"{quoted(column.id)} AS {quoted(output.id)}"
+                f"{quote_identifier(column.id)} AS {quote_identifier(output.id)}"
                 for output, column in zip(node.fields, branch.fields, strict=True)
             ]
             if with_op:
@@ -223,7 +228,11 @@ class SqlWriter:
             return self._only(inner, f"{OP} <> '-U'")
         if not changes or carries_op(inner):
             return self.write(inner)
-        columns = [*(quoted(item.id) for item in node.fields), f"'+I' AS {OP}", *self.hidden]
+        columns = [
+            *(quote_identifier(item.id) for item in node.fields),
+            f"'+I' AS {OP}",
+            *self.hidden,
+        ]
         return f"SELECT {', '.join(columns)} FROM {self.child(inner)}"
 
 
@@ -245,7 +254,9 @@ def output_sql(
 ) -> str:
     """Return the SQL of a whole stage, with the names of the query."""
     inner = (writer or SqlWriter(leaf)).write(node)
-    columns = [f"{quoted(item.id)} AS {quoted(item.name)}" for item in node.fields]
+    columns = [
+        f"{quote_identifier(item.id)} AS {quote_identifier(item.name)}" for item in node.fields
+    ]
     if carries_op(node):
         columns.append(OP)
     return f"SELECT {', '.join([*columns, *extra])} FROM ({inner})"
@@ -305,7 +316,7 @@ class Guard:
         `explode` keeps the tests where they are written; elsewhere Spark extracts common
         subexpressions and evaluates them unguarded.
         """
-        plain = {quoted(item.id) for item in node.fields} | {OP, *ARRIVAL}
+        plain = {quote_identifier(item.id) for item in node.fields} | {OP, *ARRIVAL}
         risky = [
             sql
             for sql in dict.fromkeys(expressions)
@@ -315,7 +326,7 @@ class Guard:
             return rows
         tests = " ".join(
             f"WHEN {is_failure(sql, self._hashable(sql, kinds or {}))} "
-            f"THEN {text_literal(_in_words(sql, node))}"
+            f"THEN {string_literal(_in_words(sql, node))}"
             for sql in risky
         )
         tried = f"explode(array(CASE WHEN {SELECTED} THEN CASE {tests} END END)) AS {_FAILED}"
@@ -331,9 +342,11 @@ class Guard:
         return "MAP<" not in kind and "VARIANT" not in kind
 
     def _letter(self, node: n.Node) -> str:
-        columns = ", ".join(f"{quoted(item.id)} AS {quoted(item.name)}" for item in node.fields)
+        columns = ", ".join(
+            f"{quote_identifier(item.id)} AS {quote_identifier(item.name)}" for item in node.fields
+        )
         row = f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
-        fields = zip((text_literal(self.stream), _FAILED, row), LETTER_COLUMNS, strict=True)
+        fields = zip((string_literal(self.stream), _FAILED, row), LETTER_COLUMNS, strict=True)
         letter = ", ".join(f"{sql} AS {name}" for sql, name in fields)
         return f"CAST(concat('{LETTER}', to_json(struct({letter}))) AS BINARY)"
 
@@ -341,7 +354,7 @@ class Guard:
 def _in_words(sql: str, node: n.Node) -> str:
     """Return an expression with the names of columns instead of their ids."""
     for item in node.fields:
-        sql = sql.replace(quoted(item.id), item.name)
+        sql = sql.replace(quote_identifier(item.id), item.name)
     return sql
 
 
@@ -386,7 +399,7 @@ class MaskedWriter(SqlWriter):
 
     def child(self, node: n.Node) -> str:
         view = self.leaf(node)
-        return quoted(view) if view is not None else super().child(node)
+        return quote_identifier(view) if view is not None else super().child(node)
 
     def guarded(
         self, node: n.Node, expressions: Sequence[str], kinds: Mapping[str, str | None] = _NONE
@@ -396,10 +409,14 @@ class MaskedWriter(SqlWriter):
         return rows if self.guard is None else self.guard.below(rows, node, expressions, kinds)
 
     def _leaf(self, node: n.Node, view: str) -> str:
-        return f"SELECT {', '.join(self.ids(node))} FROM {quoted(view)}"
+        return f"SELECT {', '.join(self.ids(node))} FROM {quote_identifier(view)}"
 
     def _filter(self, node: n.Filter) -> str:
-        columns = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
+        columns = [
+            *(quote_identifier(item.id) for item in node.fields),
+            *self._op(node),
+            *self.carried,
+        ]
         live = (
             f"CASE WHEN {SELECTED} THEN coalesce({printed(node.condition)}, false) ELSE false END"
         )
@@ -415,7 +432,7 @@ class MaskedWriter(SqlWriter):
             if not is_volatile(tree, {})
         }
         columns = [
-            f"{self._projected(tree)} AS {quoted(item.id)}"
+            f"{self._projected(tree)} AS {quote_identifier(item.id)}"
             for item, tree in zip(node.fields, node.expressions, strict=True)
         ]
         columns += [*self._op(node), *self.hidden]
@@ -426,7 +443,7 @@ class MaskedWriter(SqlWriter):
         return printed(expression) if plain else when_selected(printed(expression))
 
     def _explode(self, node: n.Explode) -> str:
-        names = ", ".join(quoted(name) for name in node.generated)
+        names = ", ".join(quote_identifier(name) for name in node.generated)
         name = ex.call_name(node.generator) or ""
         outer = node.outer or name in _OUTER
         name = _OUTER.get(name, name)
@@ -440,9 +457,11 @@ class MaskedWriter(SqlWriter):
             arguments[0] = when_selected(arguments[0])
         call = f"{name.lower()}({', '.join(arguments)})"
         generated = set(node.generated)
-        input_columns = [quoted(item.id) for item in node.fields if item.id not in generated]
+        input_columns = [
+            quote_identifier(item.id) for item in node.fields if item.id not in generated
+        ]
         input_columns += self._op(node)
-        generated_columns = [quoted(name) for name in node.generated]
+        generated_columns = [quote_identifier(name) for name in node.generated]
         return (
             f"SELECT {', '.join([*input_columns, *generated_columns, *self.carried])}, "
             f"{live} AS {SELECTED} "
@@ -486,7 +505,7 @@ class LastWriter(MaskedWriter):
             columns = ", ".join(self.ids(node))
             return f"SELECT {columns} FROM {rows} WHERE {condition}"
         passed_columns = [
-            *(quoted(item.id) for item in node.fields),
+            *(quote_identifier(item.id) for item in node.fields),
             *self._op(node),
             *self.carried,
         ]
@@ -573,7 +592,7 @@ class PortPlan:
 
     def select(self) -> list[str]:
         """Return the SELECT list of the stage: NULL for rows that are not selected."""
-        trivial = {quoted(item.id) for item in self.node.fields}
+        trivial = {quote_identifier(item.id) for item in self.node.fields}
         return [
             f"{sql if sql in trivial else when_selected(sql)} AS {name}" for name, sql in self.stage
         ]
@@ -610,4 +629,4 @@ class Columns:
 
 def column_sql(node: n.Node) -> list[str]:
     """Return the quoted columns of a node."""
-    return [quoted(item.id) for item in node.fields]
+    return [quote_identifier(item.id) for item in node.fields]

@@ -21,7 +21,7 @@ from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_s
 from tidegate.physical.typed import Operands
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,7 +140,7 @@ def canonical_form(node: n.TopN, to: CanonicalWriter) -> list[str]:
 
 
 def sql(node: n.TopN, to: SqlWriter) -> str:
-    columns = [quoted(item.id) for item in node.input.fields]
+    columns = [quote_identifier(item.id) for item in node.input.fields]
     op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
     if node.rank_id is None:
         return f"SELECT {', '.join([*columns, *op])} FROM {to.child(node.input)}"
@@ -148,7 +148,7 @@ def sql(node: n.TopN, to: SqlWriter) -> str:
     ordering_sql = ", ".join(to_sql(part) for part in node.order)
     over = f"PARTITION BY {partition} " if partition else ""
     over += f"ORDER BY {ordering_sql or 1}"
-    rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
+    rank = f"{node.function.lower()}() OVER ({over}) AS {quote_identifier(node.rank_id)}"
     return f"SELECT {', '.join([*columns, rank, *op])} FROM {to.child(node.input)}"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidegate.plan import nodes as n
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ class Types:
 
     def columns(self, node: n.Node) -> list[pa.DataType]:
         """The types of the columns of a node, without _op."""
-        return [self.of(quoted(item.id)) for item in node.fields]
+        return [self.of(quote_identifier(item.id)) for item in node.fields]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def with_types(node: n.Node, types: Types) -> n.Node:
     """Return the same plan, each field with its type."""
     inputs = tuple(with_types(child, types) for child in node.inputs)
     fields = tuple(
-        replace(item, type=types.by_sql.get(quoted(item.id), item.type)) for item in node.fields
+        replace(item, type=types.by_sql.get(quote_identifier(item.id), item.type))
+        for item in node.fields
     )
     return replace(node.with_inputs(*inputs) if inputs else node, fields=fields)
 

@@ -42,7 +42,7 @@ from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import DIALECT, to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 from tidegate.sql.statements import EmitMode
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
@@ -365,7 +365,9 @@ def last_stage(root: n.Emit, leaf: n.Node, types: Types) -> VectorStage | None:
         columns = [
             (
                 item.name,
-                *_stage_column(exp.column(item.id), rows, types.by_sql.get(quoted(item.id))),
+                *_stage_column(
+                    exp.column(item.id), rows, types.by_sql.get(quote_identifier(item.id))
+                ),
             )
             for item in root.fields
         ]
@@ -389,7 +391,7 @@ def _stage_column(tree: exp.Expr, rows: _Rows, kind: str | None) -> tuple[Vector
 def _rows(node: n.Node, leaf: n.Node, types: Types) -> _Rows:
     if node is leaf:
         columns = {
-            item.id: typed_vector(VectorColumn(item.id), types.name(quoted(item.id)))
+            item.id: typed_vector(VectorColumn(item.id), types.name(quote_identifier(item.id)))
             for item in node.fields
         }
         hidden = {k: v for k, v in _HIDDEN.items() if k != OP or carries_op(node)}

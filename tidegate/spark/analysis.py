@@ -38,14 +38,16 @@ from tidegate.plan import nodes as n
 from tidegate.spark.errors import describe
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.expressions import with_plain_names
-from tidegate.sql.quoting import quoted
+from tidegate.sql.expressions import with_declared_names
+from tidegate.sql.quoting import quote_identifier
 from tidegate.types import Span
 
 
 def analyse_source(spark: SparkSession, source: Source) -> Source:
     """Return the source with the types of its computed columns."""
-    stored = [f"CAST(NULL AS {c.type}) AS {quoted(c.name)}" for c in source.stored_columns]
+    stored = [
+        f"CAST(NULL AS {c.type}) AS {quote_identifier(c.name)}" for c in source.stored_columns
+    ]
     base = f"(SELECT {', '.join(stored) or '1 AS one'})"
     columns: list[Column] = []
     for column in source.columns:
@@ -65,7 +67,9 @@ def analyse_source(spark: SparkSession, source: Source) -> Source:
 def analyse_function(spark: SparkSession, function: Function) -> None:
     """Reject an expression that does not fit the types of its parameters and its result."""
     assert function.body is not None, f"{function.name} is an expression"
-    parameters = [f"CAST(NULL AS {p.type}) AS {quoted(p.name)}" for p in function.parameters]
+    parameters = [
+        f"CAST(NULL AS {p.type}) AS {quote_identifier(p.name)}" for p in function.parameters
+    ]
     base = f"(SELECT {', '.join(parameters) or '1 AS one'})"
     sql = to_sql(function.body)
     if function.returns is not None:
@@ -139,9 +143,9 @@ def _types(spark: SparkSession, plan: n.Emit) -> Types:
         tables.append(f"{names[node]} AS ({_node_sql(node, names)})")
         input_ids = {item.id for child in node.inputs for item in child.fields}
         for item in node.fields:
-            if item.id not in input_ids and quoted(item.id) not in expressions:
-                expressions.append(quoted(item.id))
-                columns.append(f"{names[node]}.{quoted(item.id)}")
+            if item.id not in input_ids and quote_identifier(item.id) not in expressions:
+                expressions.append(quote_identifier(item.id))
+                columns.append(f"{names[node]}.{quote_identifier(item.id)}")
     for number, operands in enumerate(_operands(plan)):
         sql = [text for text in dict.fromkeys(operands.sql) if text not in expressions]
         if not sql:
@@ -178,7 +182,7 @@ def _node_sql(node: n.Node, names: dict[n.Node, str]) -> str:
 def _empty_table(declared: Source | SideStream | LookupTable, node: n.Node) -> str:
     types = {column.name.lower(): column.type for column in declared.columns}
     cells = [
-        f"CAST(NULL AS {types.get(item.name.lower()) or 'STRING'}) AS {quoted(item.id)}"
+        f"CAST(NULL AS {types.get(item.name.lower()) or 'STRING'}) AS {quote_identifier(item.id)}"
         for item in node.fields
     ]
     cells.append(f"'+I' AS {OP}")
@@ -206,7 +210,7 @@ def _spelled(kind: DataType) -> str:
 
 
 def _field_name(name: str) -> str:
-    return name if name.isidentifier() else quoted(name)
+    return name if name.isidentifier() else quote_identifier(name)
 
 
 @dataclass(frozen=True)
@@ -324,5 +328,5 @@ def _type_error(
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> SqlError:
     message = describe(error).replace("`", "").split(" SQLSTATE:")[0].rstrip(". ")
-    message = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), with_plain_names(message))
+    message = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), with_declared_names(message))
     return SqlError("TG-307", message, location=_place(span, declared))

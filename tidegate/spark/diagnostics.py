@@ -23,7 +23,7 @@ from tidegate.spark.frame import FrameContext, FramedStream, lowering_context
 from tidegate.spark.lowering import lower_stage
 from tidegate.sql.dialect import DIALECT, own_span, to_sql
 from tidegate.sql.expressions import call_name
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 # ---- Which expression of a query failed on a row, and SQL that finds the row.
 #
@@ -83,7 +83,10 @@ class _Below:
 
     def suspect(self, owner: n.Node, whole: exp.Expr, part: exp.Expr) -> Suspect:
         writer = MaskedWriter({leaf.node: leaf.view for leaf in self.leaves}.get)
-        columns = [f"{quoted(item.id)} AS {quoted(item.name)}" for item in self.node.fields]
+        columns = [
+            f"{quote_identifier(item.id)} AS {quote_identifier(item.name)}"
+            for item in self.node.fields
+        ]
         row = f"to_json(struct({', '.join(columns)}), map('ignoreNullFields', 'false'))"
         failed = f"CASE WHEN {SELECTED} THEN {is_failure(to_sql(whole))} ELSE false END"
         sql = f"SELECT {row} AS row FROM {writer.child(self.node)} WHERE {failed} LIMIT 1"

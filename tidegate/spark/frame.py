@@ -55,7 +55,7 @@ from tidegate.spark.tasks.read import (
 )
 from tidegate.spark.tasks.sink_write import REPORTS_SCHEMA, StagedSink, StagingSpec, staging
 from tidegate.spark.tasks.step import step_and_stage
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     from tidegate.connectors.base import (
@@ -328,7 +328,8 @@ def _with_columns(
     `frame_columns` are the columns of the frame, in the order of the schema.
     """
     available = [
-        (quoted(column), name) for column, name in zip(frame_columns, schema.names, strict=True)
+        (quote_identifier(column), name)
+        for column, name in zip(frame_columns, schema.names, strict=True)
     ]
     staged: list[StagedSink] = []
     extra: list[str] = []
@@ -448,9 +449,9 @@ def _with_deletes(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
     if not (gives_upserts(node) and carries_op(node) and filters):
         return frame
     key = node.key or ()
-    names = [quoted(node.field(column).name) for column in key] or ["1"]
+    names = [quote_identifier(node.field(column).name) for column in key] or ["1"]
     has_new = f"max({SELECTED} AND {OP} IN ('+I', '+U')) OVER (PARTITION BY {', '.join(names)})"
-    columns = [quoted(name) for name in frame.columns if name != OP]
+    columns = [quote_identifier(name) for name in frame.columns if name != OP]
     marked = frame.selectExpr(*columns, OP, f"{has_new} AS _tg_new")
     net_changes = marked.where(f"NOT {SELECTED} OR NOT ({OP} IN ('-U', '-D') AND _tg_new)")
     return net_changes.selectExpr(

@@ -43,8 +43,8 @@ from tidegate.spark.tasks.protocol import EpochSpecStore
 from tidegate.spark.tasks.read import DirectScan, Reading, ReadPort, ReadRange, reading
 from tidegate.spark.tasks.shuffle import SHUFFLE_SCHEMA, ShuffleSpec, shuffle_writer
 from tidegate.spark.tasks.step import GivesRows, StepSpec, step_and_pack, stepper
-from tidegate.sql.expressions import calls_for_rows_only
-from tidegate.sql.quoting import quoted
+from tidegate.sql.expressions import calls_for_selected_rows
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     from tidegate.connectors.base import LookupConnector
@@ -174,7 +174,7 @@ class _Lowering:
             if isinstance(leaf, OperatorPlan | EnrichPlan):
                 self.context.shared.append(frame)
         self._views(leaves, [frame.where(SELECTED) for frame in frames])
-        rows = self.context.spark.sql(calls_for_rows_only(sql, SELECTED))
+        rows = self.context.spark.sql(calls_for_selected_rows(sql, SELECTED))
         for frame in frames:
             hidden = {name for name in frame.columns if name in _HIDDEN}
             columns = [_passed(item, hidden) for item in rows.schema.fields]
@@ -429,4 +429,4 @@ class _Lowering:
 def _passed(item: StructField, hidden: set[str]) -> str:
     """Return a column of rows that bypass a stage; only hidden columns keep their values."""
     value = item.name if item.name in hidden else "NULL"
-    return f"CAST({value} AS {item.dataType.simpleString()}) AS {quoted(item.name)}"
+    return f"CAST({value} AS {item.dataType.simpleString()}) AS {quote_identifier(item.name)}"

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.catalog.objects import Function
 from tidegate.spark.python_call import for_selected_rows, with_checks
-from tidegate.sql.expressions import for_rows_only
+from tidegate.sql.expressions import name_for_selected_rows
 
 cloudpickle: Any = untyped_cloudpickle
 # The type stubs of these functions are out of date.
@@ -36,7 +36,7 @@ def register(spark: SparkSession, function: Function) -> None:
     called = with_checks(function.name, code.call, code.scalar, kind, function.returns)
     for name, implementation in (
         (function.registered, called),
-        (for_rows_only(function.registered), for_selected_rows(called, kind)),
+        (name_for_selected_rows(function.registered), for_selected_rows(called, kind)),
     ):
         with warnings.catch_warnings():
             # Spark warns about missing type hints, which variadic functions cannot have.
@@ -52,7 +52,7 @@ def unregister(spark: SparkSession, names: Iterable[str]) -> None:
     with suppress(PySparkException, Py4JError, AttributeError, ConnectionError):
         for name in names:
             spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
-            spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {for_rows_only(name)}")
+            spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name_for_selected_rows(name)}")
 
 
 @contextmanager

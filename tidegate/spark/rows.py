@@ -21,7 +21,7 @@ from tidegate.errors import Location, RunError, did_you_mean
 from tidegate.spark.errors import describe
 from tidegate.spark.sources import bad_reasons, source_frame
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 from tidegate.sql.statements import Insert, Script
 
 Target = Source | LookupTable
@@ -29,7 +29,7 @@ Target = Source | LookupTable
 
 def arrow_schema(source: Target) -> pa.Schema:
     """Return the Arrow schema of the stored columns of a source."""
-    columns = [f"{quoted(c.name)} {c.type}" for c in source.stored_columns]
+    columns = [f"{quote_identifier(c.name)} {c.type}" for c in source.stored_columns]
     if source.carries_op:
         columns.append(f"{OP} STRING")
     schema = StructType.fromDDL(", ".join(columns))
@@ -224,7 +224,7 @@ def rows_of_insert(
                 f"{len(frame.columns)} values for {len(columns)} columns: {', '.join(columns)}",
             )
         casts = [
-            f"CAST({quoted(source_column)} AS {kind}) AS {quoted(column)}"
+            f"CAST({quote_identifier(source_column)} AS {kind}) AS {quote_identifier(column)}"
             for source_column, column, kind in zip(
                 _unique(frame.columns), columns, kinds, strict=True
             )

@@ -30,9 +30,9 @@ from tidegate.columns import (
 )
 from tidegate.physical.planner import ScanPlan
 from tidegate.physical.stage_sql import is_failure
-from tidegate.sql.dialect import own_span, text_literal, to_sql
+from tidegate.sql.dialect import own_span, string_literal, to_sql
 from tidegate.sql.expressions import calls, is_volatile_call
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 
 # ---- Computed columns of sources, and detection of rows on which they fail.
 #
@@ -49,23 +49,24 @@ def with_computed(source: Source, raw: DataFrame) -> DataFrame:
     """Add the computed columns, and FAILED if one of them can fail."""
     computed = [column for column in source.columns if column.computed is not None]
     guarded = [column for column in computed if _may_fail(column)]
-    plain = [f"{_sql(c)} AS {quoted(c.name)}" for c in computed if c not in guarded]
+    plain = [f"{_sql(c)} AS {quote_identifier(c.name)}" for c in computed if c not in guarded]
     if not guarded:
         return raw.selectExpr("*", *plain) if plain else raw
-    tried = [f"{text_literal(c.name)}, {_failed(c)}" for c in guarded]
+    tried = [f"{string_literal(c.name)}, {_failed(c)}" for c in guarded]
     frame = raw.selectExpr("*", f"explode(array(named_struct({', '.join(tried)}))) AS {_TRIED}")
     values = [
-        f"{text_literal(c.name)}, CASE WHEN NOT {_TRIED}.{quoted(c.name)} THEN {_sql(c)} END"
+        f"{string_literal(c.name)}, "
+        f"CASE WHEN NOT {_TRIED}.{quote_identifier(c.name)} THEN {_sql(c)} END"
         for c in guarded
     ]
     frame = frame.selectExpr("*", f"explode(array(named_struct({', '.join(values)}))) AS {_VALUES}")
     failed = " ".join(
-        f"WHEN {_TRIED}.{quoted(c.name)} THEN {text_literal(c.name)}" for c in guarded
+        f"WHEN {_TRIED}.{quote_identifier(c.name)} THEN {string_literal(c.name)}" for c in guarded
     )
     return frame.selectExpr(
         f"* EXCEPT ({_TRIED}, {_VALUES})",
         *plain,
-        *(f"{_VALUES}.{quoted(c.name)} AS {quoted(c.name)}" for c in guarded),
+        *(f"{_VALUES}.{quote_identifier(c.name)} AS {quote_identifier(c.name)}" for c in guarded),
         f"CASE {failed} END AS {FAILED}",
     )
 
@@ -102,7 +103,9 @@ def source_frame(source: Source, raw: DataFrame) -> DataFrame:
     frame = with_computed(source, raw)
     raw_columns = {name.lower() for name in raw.columns}
     columns = [
-        quoted(c.name) for c in source.columns if c.computed or c.name.lower() in raw_columns
+        quote_identifier(c.name)
+        for c in source.columns
+        if c.computed or c.name.lower() in raw_columns
     ]
     if source.options["changelog"]:
         columns.append(OP)
@@ -139,14 +142,14 @@ def _origin(scan: ScanPlan, frame: DataFrame) -> str:
 
 def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     """Return malformed records: source, reason, record, column, file and line."""
-    stored = ", ".join(quoted(column.name) for column in source.stored_columns)
+    stored = ", ".join(quote_identifier(column.name) for column in source.stored_columns)
     record = f"to_json(struct({stored}))"
     if BAD_RECORD in frame.columns:
         record = f"coalesce({BAD_RECORD}, {record})"
     cases = _bad_cases(source, frame)
     control = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
     letters = frame.selectExpr(
-        f"{text_literal(source.name)} AS source",
+        f"{string_literal(source.name)} AS source",
         f"{_choice([(case.test, case.reason) for case in cases])} AS reason",
         f"make_valid_utf8({record}) AS record",
         f"{_choice([(case.test, case.column) for case in cases])} AS column_name",
@@ -212,7 +215,7 @@ def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
         )
     if FAILED in frame.columns:
         reasons = [
-            (f"{FAILED} = {text_literal(c.name)}", _cannot_be_computed(source, c))
+            (f"{FAILED} = {string_literal(c.name)}", _cannot_be_computed(source, c))
             for c in source.columns
             if c.computed is not None
         ]
@@ -227,13 +230,13 @@ def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
             cases.append(case)
     watermark = source.watermark
     if watermark is not None:
-        time = quoted(watermark.column)
+        time = quote_identifier(watermark.column)
         cases.append(_null(watermark.column, f"the event time {watermark.column} is NULL"))
         future = source.options["max_future"]
         if future is not None:
             limit = f"timestampadd(MICROSECOND, {future}, current_timestamp())"
-            reason = text_literal(f"{watermark.column} is too far in the future")
-            cases.append(_BadCase(f"{time} > {limit}", reason, text_literal(watermark.column)))
+            reason = string_literal(f"{watermark.column} is too far in the future")
+            cases.append(_BadCase(f"{time} > {limit}", reason, string_literal(watermark.column)))
     if source.options["changelog"]:
         known_ops = ", ".join(f"'{op}'" for op in OPS)
         test = f"{OP} IS NULL OR {OP} NOT IN ({known_ops})"
@@ -242,7 +245,9 @@ def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
 
 
 def _null(column: str, reason: str) -> _BadCase:
-    return _BadCase(f"{quoted(column)} IS NULL", text_literal(reason), text_literal(column))
+    return _BadCase(
+        f"{quote_identifier(column)} IS NULL", string_literal(reason), string_literal(column)
+    )
 
 
 def _cannot_be_computed(source: Source, column: Declared) -> str:
@@ -250,4 +255,4 @@ def _cannot_be_computed(source: Source, column: Declared) -> str:
     assert column.computed is not None, f"{column.name} is computed"
     span = own_span(column.computed)
     sql = source.origin.text[span.start : span.end] if span else to_sql(column.computed)
-    return text_literal(f"{column.name} cannot be computed: {sql}")
+    return string_literal(f"{column.name} cannot be computed: {sql}")

@@ -1,6 +1,7 @@
-"""SQL text to statements.
+"""The parser: from SQL text to statements.
 
-`dialect` teaches sqlglot our words, `expressions` reads facts off its trees (spans, intervals,
-aggregates), `statements` are frozen dataclasses with spans, `parser` turns a script into them and
-reports every syntax error it finds. Knows nothing of catalogs, plans or Spark.
+Start with `parser`, which parses a script and reports all its syntax errors. `statements` contains
+the statements, `declarations` and `query` parse their parts, `dialect` extends the parser of
+sqlglot, and `expressions` computes properties of its trees, such as aggregates and intervals.
+Imports neither catalogs nor plans nor Spark.
 """

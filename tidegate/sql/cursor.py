@@ -7,29 +7,27 @@ from collections.abc import Sequence
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import Location, SqlError
+from tidegate.sql.quoting import quote_identifier
 from tidegate.types import Span
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 
-def backticked(name: str) -> str:
-    """Quote a name with backticks if it is not a plain word."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 class Cursor:
-    """Walks tokens left to right; every error it raises has a place."""
+    """Reads the tokens of a statement from left to right. Its errors have a location.
+
+    Errors show `text`, in which secrets are masked. A statement stores its text from `original`.
+    """
 
     def __init__(
-        self, tokens: Sequence[Token], text: str, file: str | None, own: str | None = None
+        self, tokens: Sequence[Token], text: str, file: str | None, original: str | None = None
     ) -> None:
         assert tokens, "a statement has tokens"
-        assert own is None or len(own) == len(text), "places must fit both texts"
+        assert original is None or len(original) == len(text), "both texts have the same spans"
         self.tokens = list(tokens)
-        # What is shown in errors hides secrets; what a statement keeps of itself may not.
         self.text = text
-        self.own = own if own is not None else text
+        self.original = original if original is not None else text
         self.file = file
         self.index = 0
 
@@ -39,19 +37,19 @@ class Cursor:
 
     @property
     def statement_text(self) -> str:
-        return self.own[self.tokens[0].start : self.tokens[-1].end + 1]
+        return self.original[self.tokens[0].start : self.tokens[-1].end + 1]
 
     @property
-    def done(self) -> bool:
+    def at_end(self) -> bool:
         return self.index >= len(self.tokens)
 
     def peek(self, ahead: int = 0) -> str:
-        """The text of a coming token, '' at the end."""
+        """Return the text of a following token without consuming it; '' at the end."""
         index = self.index + ahead
         return self.tokens[index].text if index < len(self.tokens) else ""
 
     def at_paren(self) -> bool:
-        return not self.done and self.tokens[self.index].token_type == TokenType.L_PAREN
+        return not self.at_end and self.tokens[self.index].token_type == TokenType.L_PAREN
 
     def match(self, *words: str) -> bool:
         """Consume these keywords if they come next."""
@@ -64,10 +62,10 @@ class Cursor:
         self.index += len(words)
         return True
 
-    def take(self, what: str) -> Token:
-        """Return the next token; raise an error with the expected syntax at the end of the text."""
-        if self.done:
-            raise self.error(f"the statement ends where {what} should be")
+    def take(self, expected: str) -> Token:
+        """Consume and return the next token; raise an error at the end of the statement."""
+        if self.at_end:
+            raise self.error(f"expected {expected}, found the end of the statement")
         token = self.tokens[self.index]
         self.index += 1
         return token
@@ -79,33 +77,34 @@ class Cursor:
             raise self.error(f"expected {expected}, found {actual}", hint)
 
     def expect_end(self) -> None:
-        if not self.done:
+        if not self.at_end:
             raise self.error(
-                f"the statement should end before {self.peek()}", "separate statements with ;"
+                f"expected the end of the statement, found {self.peek()}",
+                "separate statements with ;",
             )
 
-    def name(self, what: str) -> tuple[str, Span]:
-        """An identifier, plain or in backquotes."""
-        token = self.take(what)
-        plain = token.text.replace("_", "a").isalnum() and not token.text[0].isdigit()
+    def name(self, expected: str) -> tuple[str, Span]:
+        """Consume an identifier, with or without backticks."""
+        token = self.take(expected)
+        is_plain = token.text.replace("_", "a").isalnum() and not token.text[0].isdigit()
         span = Span(token.start, token.end + 1)
         if token.token_type == TokenType.STRING:
-            written = self.text[span.start : span.end]
+            string = self.text[span.start : span.end]
             raise self.error(
-                f"expected {what}, found the text {written}",
-                f"names are quoted with backticks: {backticked(token.text)}.",
+                f"expected {expected}, found the string {string}",
+                f"quote names with backticks: {quote_identifier(token.text)}.",
                 span,
             )
-        if not plain and token.token_type != TokenType.IDENTIFIER:
-            raise self.error(f"expected {what}, found {token.text}", span=span)
+        if not is_plain and token.token_type != TokenType.IDENTIFIER:
+            raise self.error(f"expected {expected}, found {token.text}", span=span)
         return token.text, span
 
-    def option_name(self, what: str) -> tuple[str, Span]:
-        """A name that may have dots, as options of connectors do, or stand in quotes."""
-        if not self.done and self.tokens[self.index].token_type == TokenType.STRING:
-            token = self.take(what)
+    def option_name(self, expected: str) -> tuple[str, Span]:
+        """Consume the name of an option, which may contain dots or be a quoted string."""
+        if not self.at_end and self.tokens[self.index].token_type == TokenType.STRING:
+            token = self.take(expected)
             return token.text, Span(token.start, token.end + 1)
-        name, span = self.name(what)
+        name, span = self.name(expected)
         while self.peek() == ".":
             self.take(".")
             part, part_span = self.name("a name")
@@ -121,23 +120,23 @@ class Cursor:
         return names
 
     def option_value(self) -> tuple[str, Span]:
-        """A quoted text, a number or a word, as text."""
+        """Consume a string, a number or a word; return its text."""
         token = self.take("a value")
         span = Span(token.start, token.end + 1)
         if token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
             return token.text, span
-        if token.text == "-" and not self.done:
+        if token.text == "-" and not self.at_end:
             number = self.take("a number")
             return f"-{number.text}", span.cover(Span(number.start, number.end + 1))
         if token.token_type in _OPENING | _CLOSING or token.text in {",", "="}:
             raise self.error(f"expected a value, found {token.text}", span=span)
         return token.text, span
 
-    def until_comma(self, in_type: bool) -> list[Token]:
-        """Tokens up to the comma or closing parenthesis that ends this item."""
-        taken: list[Token] = []
+    def take_until_comma(self, in_type: bool) -> list[Token]:
+        """Consume the tokens before the comma or closing parenthesis that ends this item."""
+        tokens: list[Token] = []
         depth = 0
-        while not self.done:
+        while not self.at_end:
             token = self.tokens[self.index]
             if token.token_type in _OPENING:
                 depth += 1
@@ -149,20 +148,20 @@ class Cursor:
                 depth += token.text.count("<") - token.text.count(">")
             elif token.token_type == TokenType.COMMA and depth == 0:
                 break
-            taken.append(token)
+            tokens.append(token)
             self.index += 1
-        return taken
+        return tokens
 
-    def rest(self) -> list[Token]:
-        """All tokens that are left."""
+    def take_rest(self) -> list[Token]:
+        """Consume the remaining tokens."""
         tokens = self.tokens[self.index :]
         self.index = len(self.tokens)
         return tokens
 
     def location(self, span: Span | None = None) -> Location:
-        """The given span, or the next token, or the end of the statement."""
+        """Return the location of a span; by default of the next token, or the statement's end."""
         if span is None:
-            if self.done:
+            if self.at_end:
                 end = self.tokens[-1].end + 1
                 span = Span(max(end - 1, 0), end)
             else:

@@ -1,7 +1,7 @@
-"""Our dialect: Spark SQL as sqlglot reads it, plus the few words that streams need.
+"""The SQL dialect: Spark SQL as sqlglot parses it, with ASOF joins and MATCH_RECOGNIZE.
 
-Functions stay what the user wrote: sqlglot's table of functions is emptied, so every call is kept
-by name and printed back as it was. Spark, not sqlglot, decides what a function means.
+sqlglot's table of functions is emptied, so that every call keeps its name and is printed as the
+user wrote it. Spark, not sqlglot, decides what a function means.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from sqlglot.tokenizer_core import Token, TokenType
 from tidegate.sql.match_recognize import parse_match_recognize
 from tidegate.types import Span
 
-# ---- The types of Spark SQL, and what to write for those of other systems.
+# ---- The types of Spark SQL, and alternatives for types of other systems
 
 TYPES_HINT = (
     "types are Spark's: BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(18, 2), STRING, DATE, TIMESTAMP, "
     "ARRAY<…>, MAP<…, …>, STRUCT<…>."
 )
 
-# What sqlglot calls the types that Spark has; other types are not types here.
+# The types of Spark, by the names that sqlglot uses.
 _NAMES = """TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL BOOLEAN CHAR VARCHAR NVARCHAR TEXT
 BINARY VARBINARY DATE TIMESTAMP TIMESTAMPTZ TIMESTAMPLTZ TIMESTAMPNTZ DATETIME TIME VARIANT ARRAY
 MAP STRUCT"""
 SPARK_TYPES = frozenset(_NAMES.split())
 _TEXT = "STRING"
-_JSON = "STRING, and read it with get_json_object(column, '$.name')"
-# INT8 is among them, as it means eight bytes to some systems and eight bits to others.
-_INSTEAD = {
+_JSON = "STRING, and read fields with get_json_object(column, '$.name')"
+# INT8 is listed because it means eight bytes in some systems and eight bits in others.
+_ALTERNATIVES = {
     "JSON": _JSON,
     "JSONB": _JSON,
     "OBJECT": "MAP<STRING, STRING>, or STRUCT<…> with its fields",
@@ -70,45 +70,44 @@ _INSTEAD = {
     "VECTOR": "ARRAY<FLOAT>",
     "TIMETZ": "TIME",
 }
-# These words are plain names, so that a column may be called json or list.
-FOREIGN_TYPES = frozenset(_INSTEAD)
-# An interval without its fields is a pair of months and time, which has no order.
-_INSTEAD["INTERVAL"] = "INTERVAL DAY TO SECOND"
+# These words are plain names, so that a column can be called json or list.
+FOREIGN_TYPES = frozenset(_ALTERNATIVES)
+# An interval without fields contains months and microseconds, which have no common order.
+_ALTERNATIVES["INTERVAL"] = "INTERVAL DAY TO SECOND"
 
 
 def type_hint(words: Iterable[str]) -> str | None:
-    """What to write for the first of these words that is a type of another system."""
-    hints = (_INSTEAD.get(word.upper()) for word in words)
-    hint = next((instead for instead in hints if instead is not None), None)
+    """Suggest a type for the first word that is a type of another system."""
+    hints = (_ALTERNATIVES.get(word.upper()) for word in words)
+    hint = next((text for text in hints if text is not None), None)
     return f"write {hint}." if hint is not None else None
 
 
 def is_spark_type(tree: exp.Expr | None) -> bool:
-    """Whether a column can have this type, and all that it is made of."""
+    """Return whether Spark supports a type and all types inside it."""
     if not isinstance(tree, exp.DataType):
         return False
     kinds = [part.this for part in tree.find_all(exp.DataType)]
-    # INTERVAL DAY TO SECOND is an expression of its own.
+    # INTERVAL DAY TO SECOND is an expression, not a type with a name.
     return all(isinstance(kind, exp.Expr) or kind.name in SPARK_TYPES for kind in kinds)
 
 
 Node = TypeVar("Node")
 
-# What sqlglot logs, our errors say.
+# Errors contain everything that sqlglot would log as warnings.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
-# Calls with a syntax of their own, such as CAST(x AS INT); all others are plain calls.
-_SPECIAL_CALLS = frozenset(
+# Calls with special syntax, such as CAST(x AS INT); all others are plain calls.
+_SPECIAL_SYNTAX = frozenset(
     {"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY"}
 )
-# Words that are keywords to sqlglot and plain names here: PRIMARY KEY is read word by word, SESSION
-# is a window function, window(…) is Spark's, which is rejected with a hint, and the types of other
-# systems are not types.
-_NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"}) | FOREIGN_TYPES
+# Keywords of sqlglot that are plain names here: PRIMARY KEY is parsed word by word, SESSION is a
+# window function, Spark's window(…) is rejected with a hint, and types of other systems are names.
+_PLAIN_NAMES = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"}) | FOREIGN_TYPES
 
-LONELY_COMMA = "this comma is one too many"
-# Words that end a list.
-_NO_ITEM = (
+UNEXPECTED_COMMA = "unexpected comma"
+# Tokens that end a list.
+_LIST_ENDS = (
     frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.FROM, TokenType.SENTINEL})
     | frozenset(SparkParser.QUERY_MODIFIER_PARSERS)
     | frozenset(SparkParser.SET_OPERATIONS)
@@ -116,15 +115,15 @@ _NO_ITEM = (
 
 
 class TidegateParser(SparkParser):
-    """Spark's parser that remembers where clauses stand in the text."""
+    """Spark's parser, which also stores the spans of clauses."""
 
     FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
         name: parse
         for name, parse in SparkParser.FUNCTION_PARSERS.items()
-        if name in _SPECIAL_CALLS
+        if name in _SPECIAL_SYNTAX
     }
-    # array(a, b)[0] is an element of an array, and so is list[0]; in other dialects they make one.
+    # array(a, b)[0] and list[0] are elements; in other dialects they construct an array.
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
     # MATCH_RECOGNIZE belongs to a table, not to a query.
     QUERY_MODIFIER_PARSERS: ClassVar[dict[TokenType, Callable[..., Any]]] = {
@@ -136,8 +135,8 @@ class TidegateParser(SparkParser):
     def parse(self, raw_tokens: list[Token], sql: str) -> list[exp.Expr | None]:
         return super().parse(_with_window_clauses(raw_tokens), sql)
 
-    def _located(self, parse: Callable[[], Node]) -> Node:
-        """Run a parse method and note the tokens it consumed on the node it returns."""
+    def _with_span(self, parse: Callable[[], Node]) -> Node:
+        """Run a parse method and store the span of its tokens in the node that it returns."""
         first = self._curr
         index = self._index
         node = parse()
@@ -148,47 +147,50 @@ class TidegateParser(SparkParser):
     def _parse_csv(
         self, parse_method: Callable[[], Node | None], sep: TokenType = TokenType.COMMA
     ) -> list[Node]:
-        """A list without holes: sqlglot reads over a comma that nothing follows or precedes."""
+        """Parse a list and reject missing items; sqlglot ignores an extra comma."""
         items: list[Node] = []
         while True:
             item = parse_method()
             if item is not None:
                 items.append(item)
-            elif sep is TokenType.COMMA and self._at_hole(bool(items)):
+            elif sep is TokenType.COMMA and self._is_missing_item(bool(items)):
                 self.raise_error(
-                    LONELY_COMMA, self._curr if self._curr.token_type is sep else self._prev
+                    UNEXPECTED_COMMA, self._curr if self._curr.token_type is sep else self._prev
                 )
             if not self._match(sep):
                 return items
             if isinstance(item, exp.Expr):
                 self._add_comments(item)
 
-    def _at_hole(self, has_items: bool) -> bool:
-        """Whether a comma has nothing beside it here. (Callers may retreat from anything else.)"""
+    def _is_missing_item(self, has_items: bool) -> bool:
+        """Return whether an item is missing next to a comma.
+
+        Other tokens are not an error here, because callers may retreat and parse something else.
+        """
         if self._curr.token_type is TokenType.COMMA:
             return True
         after_comma = has_items and self._prev.token_type is TokenType.COMMA
-        return after_comma and self._curr.token_type in _NO_ITEM
+        return after_comma and self._curr.token_type in _LIST_ENDS
 
     def _parse_order(self, this: Any = None, skip_order_token: bool = False) -> Any:
-        return self._located(
+        return self._with_span(
             lambda: super(TidegateParser, self)._parse_order(this, skip_order_token)
         )
 
     def _parse_limit(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_limit(*args, **kwargs))
+        return self._with_span(lambda: super(TidegateParser, self)._parse_limit(*args, **kwargs))
 
     def _parse_group(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_group(*args, **kwargs))
+        return self._with_span(lambda: super(TidegateParser, self)._parse_group(*args, **kwargs))
 
     def _parse_join(self, *args: Any, **kwargs: Any) -> Any:
         first = self._index
-        join = self._located(lambda: super(TidegateParser, self)._parse_join(*args, **kwargs))
+        join = self._with_span(lambda: super(TidegateParser, self)._parse_join(*args, **kwargs))
         if not isinstance(join, exp.Join):
-            if self._index > first and self._at_hole(has_items=True):
-                self.raise_error(LONELY_COMMA, self._prev)
+            if self._index > first and self._is_missing_item(has_items=True):
+                self.raise_error(UNEXPECTED_COMMA, self._prev)
             return join
-        if first in self._nearest:
+        if first in self._nearest_joins:
             join.set("hint", "NEAREST")
         match = join.args.get("match_condition")
         if match is not None and "tolerance" in match.meta:
@@ -196,13 +198,13 @@ class TidegateParser(SparkParser):
         return join
 
     @property
-    def _nearest(self) -> set[int]:
-        """Where joins begin that say NEAREST."""
-        joins: set[int] = self.__dict__.setdefault("_nearest_joins", set())
+    def _nearest_joins(self) -> set[int]:
+        """The token indexes at which joins with NEAREST start."""
+        joins: set[int] = self.__dict__.setdefault("_nearest_join_starts", set())
         return joins
 
     def _parse_join_parts(self) -> Any:
-        """`ASOF [NEAREST] [LEFT] JOIN`, and `LEFT ASOF JOIN` as Spark writes it."""
+        """Parse `ASOF [NEAREST] [LEFT] JOIN`, or `LEFT ASOF JOIN` as in Spark."""
         first = self._index
         side = self._prev if self._match_set(self.JOIN_SIDES) else None
         kind = self._prev if self._match_set(self.JOIN_KINDS) else None
@@ -214,7 +216,7 @@ class TidegateParser(SparkParser):
         side = self._prev if self._match_set(self.JOIN_SIDES) else side
         kind = self._prev if self._match_set(self.JOIN_KINDS) else kind
         if nearest or self._match_text_seq("NEAREST"):
-            self._nearest.add(first)
+            self._nearest_joins.add(first)
         return method, side, kind
 
     def _parse_wrapped(self, parse_method: Any, optional: bool = False) -> Any:
@@ -227,8 +229,8 @@ class TidegateParser(SparkParser):
         return match
 
     def _parse_table(self, *args: Any, joins: bool = False, **kwargs: Any) -> Any:
-        """A table may be followed by MATCH_RECOGNIZE, and only then by joins."""
-        table = self._located(lambda: super(TidegateParser, self)._parse_table(*args, **kwargs))
+        """Parse a table, then MATCH_RECOGNIZE, then joins."""
+        table = self._with_span(lambda: super(TidegateParser, self)._parse_table(*args, **kwargs))
         first = self._curr
         if table is not None and self._match(TokenType.MATCH_RECOGNIZE):
             match = parse_match_recognize(self)
@@ -240,29 +242,31 @@ class TidegateParser(SparkParser):
         return table
 
     def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_interval(*args, **kwargs))
+        return self._with_span(lambda: super(TidegateParser, self)._parse_interval(*args, **kwargs))
 
     def _parse_placeholder(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(
+        return self._with_span(
             lambda: super(TidegateParser, self)._parse_placeholder(*args, **kwargs)
         )
 
     def _parse_select(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_select(*args, **kwargs))
+        return self._with_span(lambda: super(TidegateParser, self)._parse_select(*args, **kwargs))
 
     def _parse_expression(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_expression(*args, **kwargs))
+        return self._with_span(
+            lambda: super(TidegateParser, self)._parse_expression(*args, **kwargs)
+        )
 
     def _parse_primary(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_primary(*args, **kwargs))
+        return self._with_span(lambda: super(TidegateParser, self)._parse_primary(*args, **kwargs))
 
     def _parse_function(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_function(*args, **kwargs))
+        return self._with_span(lambda: super(TidegateParser, self)._parse_function(*args, **kwargs))
 
     def _parse_subquery(
         self, this: Any, parse_alias: bool = True, *args: Any, **kwargs: Any
     ) -> Any:
-        """`(SELECT …) FOR SYSTEM_TIME AS OF …` is allowed as well as a plain table."""
+        """Parse a subquery; FOR SYSTEM_TIME AS OF can follow it, as it can follow a table."""
         version = self._parse_version() if parse_alias else None
         subquery = super()._parse_subquery(this, parse_alias, *args, **kwargs)
         if version is not None and subquery is not None:
@@ -271,17 +275,15 @@ class TidegateParser(SparkParser):
 
 
 def _with_window_clauses(tokens: list[Token]) -> list[Token]:
-    """WINDOW name AS (…) is a clause; anywhere else the word is a name."""
+    """Make WINDOW a keyword in `WINDOW name AS (…)`; elsewhere it is a name."""
     result = list(tokens)
-    for location, token in enumerate(tokens[:-3]):
-        _, name, after, behind = tokens[location : location + 4]
-        named = token.token_type is TokenType.VAR and token.text.upper() == "WINDOW"
-        opens = (after.token_type, behind.token_type) == (TokenType.ALIAS, TokenType.L_PAREN)
-        if named and opens and name.token_type in TidegateParser.ID_VAR_TOKENS:
+    for index, token in enumerate(tokens[:-3]):
+        _, name, second, third = tokens[index : index + 4]
+        is_window = token.token_type is TokenType.VAR and token.text.upper() == "WINDOW"
+        is_clause = (second.token_type, third.token_type) == (TokenType.ALIAS, TokenType.L_PAREN)
+        if is_window and is_clause and name.token_type in TidegateParser.ID_VAR_TOKENS:
             line, col = token.line, token.col
-            result[location] = Token(
-                TokenType.WINDOW, token.text, line, col, token.start, token.end
-            )
+            result[index] = Token(TokenType.WINDOW, token.text, line, col, token.start, token.end)
     return result
 
 
@@ -289,15 +291,15 @@ class TidegateDialect(Spark):
     """Spark SQL with ASOF joins."""
 
     class Tokenizer(Spark.Tokenizer):
-        # sqlglot hands the rest of a "command" over as one string; our statements are all read.
+        # sqlglot returns the rest of a "command" as one string; Tidegate parses all statements.
         COMMANDS: ClassVar[set[TokenType]] = set()
-        # Since Spark 4 a doubled quote is a quote, next to the backslash.
+        # Since Spark 4, a doubled quote is an escaped quote, like one after a backslash.
         STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
         KEYWORDS: ClassVar[dict[str, TokenType]] = {
             **{
                 word: token
                 for word, token in Spark.Tokenizer.KEYWORDS.items()
-                if token not in Spark.Tokenizer.COMMANDS and word not in _NO_KEYWORDS
+                if token not in Spark.Tokenizer.COMMANDS and word not in _PLAIN_NAMES
             },
             "MATCH_CONDITION": TokenType.MATCH_CONDITION,
             "MATCH_RECOGNIZE": TokenType.MATCH_RECOGNIZE,
@@ -306,7 +308,7 @@ class TidegateDialect(Spark):
     Parser = TidegateParser
 
     class Generator(SparkGenerator):
-        # Spark 4 has a type TIME; sqlglot would make it a TIMESTAMP.
+        # Spark 4 has a type TIME; sqlglot would print TIMESTAMP.
         TYPE_MAPPING: ClassVar[dict[Any, str]] = {
             **SparkGenerator.TYPE_MAPPING,
             exp.DType.TIME: "TIME",
@@ -317,23 +319,23 @@ DIALECT = TidegateDialect()
 
 
 def to_sql(node: exp.Expr) -> str:
-    """Spark SQL for an expression or a query."""
+    """Return the Spark SQL of an expression or a query."""
     return node.sql(dialect=DIALECT, comments=False)
 
 
-def text_literal(value: str) -> str:
-    """A string literal of Spark SQL; the text may hold any character."""
+def string_literal(value: str) -> str:
+    """Return a string literal of Spark SQL; the value can contain any character."""
     return to_sql(exp.Literal.string(value))
 
 
 def own_span(node: exp.Expr) -> Span | None:
-    """The span a node was parsed from, by itself or from its parts; None if it was made up."""
-    noted = node.meta.get("span")
-    if noted is not None:
-        return Span(noted[0], noted[1])
+    """Return the span of a node or of its parts; None if the node was not parsed."""
+    span = node.meta.get("span")
+    if span is not None:
+        return Span(span[0], span[1])
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     ends = [part.meta["end"] + 1 for part in node.walk() if "end" in part.meta]
-    noted_spans = [part.meta["span"] for part in node.walk() if "span" in part.meta]
-    starts += [start for start, _ in noted_spans]
-    ends += [end for _, end in noted_spans]
+    spans = [part.meta["span"] for part in node.walk() if "span" in part.meta]
+    starts += [start for start, _ in spans]
+    ends += [end for _, end in spans]
     return Span(min(starts), max(ends)) if starts else None

@@ -1,7 +1,7 @@
-"""MATCH_RECOGNIZE, read with the parser of our dialect.
+"""The parser of MATCH_RECOGNIZE, and the row patterns that it returns.
 
-sqlglot keeps the pattern as a text, and knows neither WITHIN nor SUBSET; here they are read, and
-every clause remembers its place.
+sqlglot keeps the pattern as text and supports neither WITHIN nor SUBSET. This parser reads all
+clauses, with their spans.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.types import Span
 
-# ---- Row patterns of MATCH_RECOGNIZE: what PATTERN (A B+ C?) says, and facts that follow from it.
+# ---- Row patterns, such as PATTERN (A B+ C?), and their properties
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One row that is mapped to a variable; case makes no difference, so its name is in capitals"""
+    """One row that is mapped to a variable. Names are upper-case, because case does not matter."""
 
     name: str
     span: Span
@@ -28,43 +28,43 @@ class Variable:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """One part after the other."""
+    """The parts in sequence."""
 
     parts: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True)
 class Alternation:
-    """The first of the parts that leads to a match."""
+    """The first part that leads to a match."""
 
     parts: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """A part several times, as often as possible, or with `reluctant` as seldom as possible."""
+    """A part with a quantifier: repeated as often as possible, or as rarely if `reluctant`."""
 
     part: Pattern
-    least: int
-    most: int | None
+    minimum: int
+    maximum: int | None
     reluctant: bool
     span: Span
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """What other systems know and we do not: anchors, exclusions, PERMUTE; with its variables."""
+class UnsupportedPattern:
+    """Syntax of other systems that is not supported: anchors, exclusions and PERMUTE."""
 
-    what: str
+    description: str
     span: Span
     names: tuple[str, ...] = ()
 
 
-Pattern = Variable | Concatenation | Alternation | Repetition | Foreign
+Pattern = Variable | Concatenation | Alternation | Repetition | UnsupportedPattern
 
 
 def walk(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern and all its parts, as they are written."""
+    """Yield a pattern and all its parts, in the order of the text."""
     yield pattern
     if isinstance(pattern, Concatenation | Alternation):
         for part in pattern.parts:
@@ -74,28 +74,28 @@ def walk(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def variables(pattern: Pattern) -> tuple[str, ...]:
-    """Its variables in the order in which they are written first."""
+    """Return the variables of a pattern, in the order of their first occurrence."""
     return tuple(dict.fromkeys(p.name for p in walk(pattern) if isinstance(p, Variable)))
 
 
-def shortest(pattern: Pattern) -> int:
-    """The fewest rows of a match."""
+def min_length(pattern: Pattern) -> int:
+    """Return the minimum number of rows of a match."""
     if isinstance(pattern, Concatenation):
-        return sum(map(shortest, pattern.parts))
+        return sum(map(min_length, pattern.parts))
     if isinstance(pattern, Alternation):
-        return min(map(shortest, pattern.parts))
+        return min(map(min_length, pattern.parts))
     if isinstance(pattern, Repetition):
-        return pattern.least * shortest(pattern.part)
+        return pattern.minimum * min_length(pattern.part)
     return 1
 
 
-def longest(pattern: Pattern) -> int | None:
+def max_length(pattern: Pattern) -> int | None:
     """Return the maximum number of rows of a match, or None if it is unbounded."""
     if isinstance(pattern, Repetition):
-        one = longest(pattern.part)
-        return None if one is None or pattern.most is None else pattern.most * one
+        one = max_length(pattern.part)
+        return None if one is None or pattern.maximum is None else pattern.maximum * one
     if isinstance(pattern, Concatenation | Alternation):
-        sizes = [longest(part) for part in pattern.parts]
+        sizes = [max_length(part) for part in pattern.parts]
         lengths = [size for size in sizes if size is not None]
         if len(lengths) < len(sizes):
             return None
@@ -103,97 +103,104 @@ def longest(pattern: Pattern) -> int | None:
     return 1
 
 
-def occurs(pattern: Pattern, names: frozenset[str]) -> bool:
-    """Whether every match has a row of one of these variables."""
+def always_occurs(pattern: Pattern, names: frozenset[str]) -> bool:
+    """Return whether every match contains a row of one of these variables."""
     if isinstance(pattern, Variable):
         return pattern.name in names
     if isinstance(pattern, Concatenation):
-        return any(occurs(part, names) for part in pattern.parts)
+        return any(always_occurs(part, names) for part in pattern.parts)
     if isinstance(pattern, Alternation):
-        return all(occurs(part, names) for part in pattern.parts)
-    return isinstance(pattern, Repetition) and pattern.least > 0 and occurs(pattern.part, names)
+        return all(always_occurs(part, names) for part in pattern.parts)
+    return (
+        isinstance(pattern, Repetition)
+        and pattern.minimum > 0
+        and always_occurs(pattern.part, names)
+    )
 
 
-def first_place(pattern: Pattern, names: frozenset[str]) -> int | None:
-    """The least number of rows before the first row of these variables; None if there is none."""
+def first_position(pattern: Pattern, names: frozenset[str]) -> int | None:
+    """Return the minimum number of rows before the first row of these variables.
+
+    None if no match contains such a row.
+    """
     if isinstance(pattern, Variable):
         return 0 if pattern.name in names else None
     if isinstance(pattern, Repetition):
-        return first_place(pattern.part, names) if pattern.most != 0 else None
+        return first_position(pattern.part, names) if pattern.maximum != 0 else None
     if isinstance(pattern, Alternation):
-        positions = [first_place(part, names) for part in pattern.parts]
-        return min((location for location in positions if location is not None), default=None)
+        positions = [first_position(part, names) for part in pattern.parts]
+        return min((position for position in positions if position is not None), default=None)
     if not isinstance(pattern, Concatenation):
         return None
-    before, places = 0, []
+    before, candidates = 0, []
     for part in pattern.parts:
-        location = first_place(part, names)
-        if location is not None:
-            places.append(before + location)
-        if occurs(part, names):
+        position = first_position(part, names)
+        if position is not None:
+            candidates.append(before + position)
+        if always_occurs(part, names):
             break
-        before += shortest(part)
-    return min(places, default=None)
+        before += min_length(part)
+    return min(candidates, default=None)
 
 
-def last_place(pattern: Pattern, names: frozenset[str]) -> int:
+def last_position(pattern: Pattern, names: frozenset[str]) -> int:
     """Return the minimum number of rows before the last row of these variables in a match.
 
-    Every match has one (`occurs`).
+    Every match must contain such a row (`always_occurs`).
     """
     if isinstance(pattern, Repetition):
-        rest = (pattern.least - 1) * shortest(pattern.part)
-        return rest + last_place(pattern.part, names)
+        rest = (pattern.minimum - 1) * min_length(pattern.part)
+        return rest + last_position(pattern.part, names)
     if isinstance(pattern, Alternation):
-        return min(last_place(part, names) for part in pattern.parts)
+        return min(last_position(part, names) for part in pattern.parts)
     if not isinstance(pattern, Concatenation):
         return 0
     before, position = 0, 0
     for part in pattern.parts:
-        if occurs(part, names):
-            position = max(position, before + last_place(part, names))
-        before += shortest(part)
+        if always_occurs(part, names):
+            position = max(position, before + last_position(part, names))
+        before += min_length(part)
     return position
 
 
-def text_of(pattern: Pattern) -> str:
-    """The pattern as one would write it."""
+def to_text(pattern: Pattern) -> str:
+    """Return the SQL text of a pattern."""
     if isinstance(pattern, Variable):
         return pattern.name
     if isinstance(pattern, Concatenation):
-        return " ".join(_enclosed(part, Alternation) for part in pattern.parts)
+        return " ".join(_parenthesized(part, Alternation) for part in pattern.parts)
     if isinstance(pattern, Alternation):
-        return " | ".join(text_of(part) for part in pattern.parts)
+        return " | ".join(to_text(part) for part in pattern.parts)
     if isinstance(pattern, Repetition):
-        part = _enclosed(pattern.part, Alternation | Concatenation | Repetition)
-        return part + _quantifier(pattern) + ("?" if pattern.reluctant else "")
-    return pattern.what
+        part = _parenthesized(pattern.part, Alternation | Concatenation | Repetition)
+        return part + _quantifier_text(pattern) + ("?" if pattern.reluctant else "")
+    return pattern.description
 
 
-def _enclosed(part: Pattern, kinds: type | object) -> str:
-    text = text_of(part)
+def _parenthesized(part: Pattern, kinds: type | object) -> str:
+    text = to_text(part)
     return f"({text})" if isinstance(part, kinds) else text  # type: ignore[arg-type]
 
 
-def _quantifier(repetition: Repetition) -> str:
-    least, most = repetition.least, repetition.most
-    short = {(0, 1): "?", (0, None): "*", (1, None): "+"}.get((least, most))
+def _quantifier_text(repetition: Repetition) -> str:
+    minimum, maximum = repetition.minimum, repetition.maximum
+    short = {(0, 1): "?", (0, None): "*", (1, None): "+"}.get((minimum, maximum))
     if short is not None:
         return short
-    if least == most:
-        return f"{{{least}}}"
-    return f"{{{least},{'' if most is None else most}}}"
+    if minimum == maximum:
+        return f"{{{minimum}}}"
+    return f"{{{minimum},{'' if maximum is None else maximum}}}"
 
 
-# What stands for one row in other systems, and for a name nowhere.
 _QUANTIFIERS = {TokenType.STAR: (0, None), TokenType.PLUS: (1, None), TokenType.PLACEHOLDER: (0, 1)}
-_MARKS = frozenset(
+# Symbols that cannot be variables.
+_SYMBOLS = frozenset(
     {*_QUANTIFIERS, TokenType.DQMARK, TokenType.L_BRACE, TokenType.R_BRACE, TokenType.COMMA}
 )
 
 
 class MatchRecognize(exp.MatchRecognize):
-    """A clause on a table; `pattern` is a Pattern, and so is not printed back."""
+    """The clause of a table. `pattern` is a Pattern, so sqlglot cannot print the clause."""
 
     arg_types: ClassVar[dict[str, bool]] = {
         **exp.MatchRecognize.arg_types,
@@ -203,7 +210,7 @@ class MatchRecognize(exp.MatchRecognize):
 
 
 def parse_match_recognize(parser: Any) -> MatchRecognize:
-    """What follows the word MATCH_RECOGNIZE."""
+    """Parse the clause after the keyword MATCH_RECOGNIZE."""
     if not parser._match(TokenType.L_PAREN):
         parser.raise_error("Expecting (")
     parts: dict[str, Any] = {
@@ -211,25 +218,25 @@ def parse_match_recognize(parser: Any) -> MatchRecognize:
         "order": parser._parse_order(),
     }
     if parser._match_text_seq("MEASURES"):
-        parts["measures"] = parser._parse_csv(lambda: _measure(parser))
-    parts["rows"] = _located(parser, _rows)
-    parts["after"] = _located(parser, _after)
+        parts["measures"] = parser._parse_csv(lambda: _parse_measure(parser))
+    parts["rows"] = _with_span(parser, _parse_rows_per_match)
+    parts["after"] = _with_span(parser, _parse_skip)
     if not parser._match_text_seq("PATTERN") or not parser._match(TokenType.L_PAREN):
         parser.raise_error("Expecting PATTERN (…)")
-    parts["pattern"] = _pattern(parser)
+    parts["pattern"] = _parse_pattern(parser)
     parser._match_r_paren()
     if parser._match_text_seq("WITHIN"):
         parts["within"] = parser._parse_interval() or parser._parse_unary()
     if parser._match_text_seq("SUBSET"):
-        parts["subsets"] = parser._parse_csv(lambda: _subset(parser))
+        parts["subsets"] = parser._parse_csv(lambda: _parse_subset(parser))
     if parser._match_text_seq("DEFINE"):
-        parts["define"] = parser._parse_csv(lambda: _definition(parser))
+        parts["define"] = parser._parse_csv(lambda: _parse_definition(parser))
     if not parser._match(TokenType.R_PAREN):
         parser.raise_error(f"Expecting ) after {parser._prev.text}")
     return MatchRecognize(**parts, alias=parser._parse_table_alias())
 
 
-def _located(parser: Any, parse: Any) -> exp.Expr | None:
+def _with_span(parser: Any, parse: Any) -> exp.Expr | None:
     first, index = parser._curr, parser._index
     node: exp.Expr | None = parse(parser)
     if node is not None and parser._index > index:
@@ -237,16 +244,19 @@ def _located(parser: Any, parse: Any) -> exp.Expr | None:
     return node
 
 
-def _measure(parser: Any) -> exp.Expr:
-    """LAST(A.price) AS price; FINAL and RUNNING say the same where a match is one row."""
+def _parse_measure(parser: Any) -> exp.Expr:
+    """Parse LAST(A.price) AS price.
+
+    With ONE ROW PER MATCH, FINAL and RUNNING mean the same.
+    """
     parser._match_texts(("FINAL", "RUNNING"))
-    value = _value(parser, "a measure")
+    value = _parse_value(parser, "a measure")
     if not parser._match(TokenType.ALIAS):
         parser.raise_error("Expecting AS and a name after a measure")
-    return exp.Alias(this=value, alias=_name(parser))
+    return exp.Alias(this=value, alias=_parse_name(parser))
 
 
-def _name(parser: Any) -> exp.Expr:
+def _parse_name(parser: Any) -> exp.Expr:
     name: exp.Expr | None = parser._parse_id_var()
     if name is None:
         parser.raise_error("Expecting a name")
@@ -254,7 +264,7 @@ def _name(parser: Any) -> exp.Expr:
     return name
 
 
-def _rows(parser: Any) -> exp.Expr | None:
+def _parse_rows_per_match(parser: Any) -> exp.Expr | None:
     if parser._match_text_seq("ONE", "ROW", "PER", "MATCH"):
         return exp.var("ONE ROW PER MATCH")
     if not parser._match_text_seq("ALL", "ROWS", "PER", "MATCH"):
@@ -264,8 +274,8 @@ def _rows(parser: Any) -> exp.Expr | None:
     return exp.var("ALL ROWS PER MATCH")
 
 
-def _after(parser: Any) -> exp.Expr | None:
-    """Parse AFTER MATCH SKIP; `this` of the result names the variable."""
+def _parse_skip(parser: Any) -> exp.Expr | None:
+    """Parse AFTER MATCH SKIP. For TO FIRST and TO LAST, the result contains the variable."""
     if not parser._match_text_seq("AFTER", "MATCH"):
         return None
     parser._match_text_seq("SKIP")
@@ -275,81 +285,82 @@ def _after(parser: Any) -> exp.Expr | None:
         return exp.var("TO NEXT ROW")
     if not parser._match_text_seq("TO"):
         parser.raise_error("Expecting PAST LAST ROW, TO NEXT ROW, TO FIRST or TO LAST")
-    way = "FIRST" if parser._match_text_seq("FIRST") else "LAST"
-    if way == "LAST":
+    end = "FIRST" if parser._match_text_seq("FIRST") else "LAST"
+    if end == "LAST":
         parser._match_text_seq("LAST")
-    return exp.Dot(this=exp.var(f"TO {way}"), expression=_name(parser))
+    return exp.Dot(this=exp.var(f"TO {end}"), expression=_parse_name(parser))
 
 
-def _subset(parser: Any) -> exp.Expr:
-    """U = (A, B)"""
-    name = _name(parser)
+def _parse_subset(parser: Any) -> exp.Expr:
+    """Parse U = (A, B)."""
+    name = _parse_name(parser)
     if not parser._match(TokenType.EQ):
         parser.raise_error("Expecting = after the name of a subset")
-    members = parser._parse_wrapped_csv(lambda: _name(parser))
+    members = parser._parse_wrapped_csv(lambda: _parse_name(parser))
     return exp.Tuple(expressions=[name, *members])
 
 
-def _definition(parser: Any) -> exp.Expr:
-    name = _name(parser)
+def _parse_definition(parser: Any) -> exp.Expr:
+    name = _parse_name(parser)
     if not parser._match(TokenType.ALIAS):
         parser.raise_error(f"Expecting AS after {name.name}")
-    return exp.Alias(this=_value(parser, "a condition"), alias=name)
+    return exp.Alias(this=_parse_value(parser, "a condition"), alias=name)
 
 
-def _value(parser: Any, what: str) -> exp.Expr:
+def _parse_value(parser: Any, expected: str) -> exp.Expr:
     value: exp.Expr | None = parser._parse_disjunction()
     if value is None:
-        parser.raise_error(f"Expecting {what}")
+        parser.raise_error(f"Expecting {expected}")
     assert value is not None, "the parser raises"
     return value
 
 
-# The pattern
+# ---- The pattern
 
 
-def _pattern(parser: Any) -> Pattern:
-    """Up to the parenthesis that closes it, or a part of it."""
-    choices = [_sequence(parser)]
+def _parse_pattern(parser: Any) -> Pattern:
+    """Parse a pattern up to its closing parenthesis."""
+    choices = [_parse_sequence(parser)]
     while parser._match(TokenType.PIPE):
-        choices.append(_sequence(parser))
+        choices.append(_parse_sequence(parser))
     return choices[0] if len(choices) == 1 else Alternation(tuple(choices))
 
 
-def _sequence(parser: Any) -> Pattern:
+def _parse_sequence(parser: Any) -> Pattern:
     parts: list[Pattern] = []
     while parser._curr and parser._curr.token_type not in (TokenType.R_PAREN, TokenType.PIPE):
-        parts.append(_quantified(parser))
+        parts.append(_parse_quantified(parser))
     if not parts:
         parser.raise_error("Expecting a variable of the pattern")
     return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
 
-def _quantified(parser: Any) -> Pattern:
+def _parse_quantified(parser: Any) -> Pattern:
     first: Token = parser._curr
-    part = _part(parser)
-    bounds = _bounds(parser)
+    part = _parse_part(parser)
+    bounds = _parse_quantifier(parser)
     if bounds is None:
         return part
-    least, most, reluctant = bounds
+    minimum, maximum, reluctant = bounds
     reluctant = reluctant or bool(parser._match(TokenType.PLACEHOLDER))
-    return Repetition(part, least, most, reluctant, Span(first.start, parser._prev.end + 1))
+    return Repetition(part, minimum, maximum, reluctant, Span(first.start, parser._prev.end + 1))
 
 
-def _part(parser: Any) -> Pattern:
+def _parse_part(parser: Any) -> Pattern:
     token: Token = parser._curr
     span = Span(token.start, token.end + 1)
     if parser._match(TokenType.L_PAREN):
-        inner = _pattern(parser)
+        inner = _parse_pattern(parser)
         parser._match_r_paren()
         return inner
     if token.text in ("^", "$") or (token.text == "{" and _is(parser._next, "-")):
-        what = "anchors such as ^ and $" if token.text != "{" else "exclusions such as {- A -}"
-        return _skipped(parser, what, span)
+        is_anchor = token.text != "{"
+        description = "anchors such as ^ and $" if is_anchor else "exclusions such as {- A -}"
+        return _skip_unsupported(parser, description, span)
     parser._advance()
     if token.text.upper() == "PERMUTE" and _is(parser._curr, "("):
-        return _skipped(parser, "PERMUTE", span)
-    if token.token_type in _MARKS or not token.text[:1].isidentifier():
+        return _skip_unsupported(parser, "PERMUTE", span)
+    if token.token_type in _SYMBOLS or not token.text[:1].isidentifier():
         parser.raise_error("Expecting a variable of the pattern", token)
     return Variable(token.text.upper(), span)
 
@@ -358,34 +369,34 @@ def _is(token: Token | None, text: str) -> bool:
     return token is not None and token.text == text
 
 
-def _skipped(parser: Any, what: str, span: Span) -> Pattern:
-    """Leave out what is rejected anyway, up to where the pattern ends."""
+def _skip_unsupported(parser: Any, description: str, span: Span) -> Pattern:
+    """Skip the rest of the pattern, which the binder rejects, but keep its variables."""
     depth, names = 0, []
     while parser._curr and (depth or parser._curr.token_type is not TokenType.R_PAREN):
         depth += {"(": 1, ")": -1}.get(parser._curr.text, 0)
         names += [parser._curr.text.upper()] if parser._curr.text[:1].isidentifier() else []
         parser._advance()
-    return Foreign(what, span, tuple(names))
+    return UnsupportedPattern(description, span, tuple(names))
 
 
-def _bounds(parser: Any) -> tuple[int, int | None, bool] | None:
-    """The least and the most of a quantifier, and whether it is reluctant already (??)."""
-    for kind, (least, most) in _QUANTIFIERS.items():
+def _parse_quantifier(parser: Any) -> tuple[int, int | None, bool] | None:
+    """Parse a quantifier: its minimum and maximum, and True for the reluctant `??`."""
+    for kind, (minimum, maximum) in _QUANTIFIERS.items():
         if parser._match(kind):
-            return least, most, False
+            return minimum, maximum, False
     if parser._match(TokenType.DQMARK):
         return 0, 1, True
     if not parser._curr or parser._curr.text != "{" or _is(parser._next, "-"):
         return None
     parser._advance()
-    low = _number(parser)
-    high = _number(parser) if parser._match(TokenType.COMMA) else low
+    low = _parse_number(parser)
+    high = _parse_number(parser) if parser._match(TokenType.COMMA) else low
     if not parser._match(TokenType.R_BRACE) or (low is None and high is None):
         parser.raise_error("Expecting a quantifier such as {2,3}")
     return low or 0, high, False
 
 
-def _number(parser: Any) -> int | None:
+def _parse_number(parser: Any) -> int | None:
     if not parser._match(TokenType.NUMBER):
         return None
     if not parser._prev.text.isdecimal():

@@ -1,4 +1,4 @@
-"""Queries: the EMIT clause is cut off first, sqlglot reads the rest."""
+"""The parser of queries: Tidegate parses the EMIT clause, sqlglot the rest."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from sqlglot.tokenizer_core import Token, TokenType
 from tidegate.errors import Location, SqlError
 from tidegate.sql import statements as st
 from tidegate.sql.cursor import Cursor
-from tidegate.sql.dialect import DIALECT, LONELY_COMMA, TYPES_HINT, is_spark_type, type_hint
+from tidegate.sql.dialect import DIALECT, TYPES_HINT, UNEXPECTED_COMMA, is_spark_type, type_hint
 from tidegate.sql.expressions import WINDOW_FUNCTIONS, require_interval
-from tidegate.sql.suggestions import meant_keyword, misspelt_before, word_hint
+from tidegate.sql.suggestions import find_misspelt_keyword, similar_keyword, word_hint
 from tidegate.types import Span
 
-# ---- Flink's way to write windows as tables, read as ours.
+# ---- Flink's syntax of window table functions
 #
-# TABLE(TUMBLE(TABLE bids, DESCRIPTOR(ts), size)) is TUMBLE(bids, ts, size): the arguments are the
-# same, in the same order, so leaving words out is all it takes, and places in the text still fit.
+# TABLE(TUMBLE(TABLE bids, DESCRIPTOR(ts), size)) means TUMBLE(bids, ts, size). The arguments have
+# the same order, so removing tokens is sufficient and keeps all spans.
 
 
-def plain_windows(tokens: list[Token]) -> list[Token]:
-    """The tokens without TABLE and DESCRIPTOR around and inside window functions."""
-    closing = _closing(tokens)
-    dropped: set[int] = set()
+def rewrite_flink_windows(tokens: list[Token]) -> list[Token]:
+    """Remove TABLE and DESCRIPTOR around and inside window functions."""
+    closing = _closing_parentheses(tokens)
+    removed: set[int] = set()
     for index, token in enumerate(tokens):
         if not _is_call(tokens, index, closing) or token.text.upper() not in WINDOW_FUNCTIONS:
             continue
-        dropped |= _around(tokens, index, closing)
+        removed |= _wrapper_tokens(tokens, index, closing)
         for inner in range(index + 2, closing[index + 1]):
-            dropped |= _inside(tokens, inner, closing)
-    return [token for index, token in enumerate(tokens) if index not in dropped]
+            removed |= _argument_tokens(tokens, inner, closing)
+    return [token for index, token in enumerate(tokens) if index not in removed]
 
 
-def _closing(tokens: list[Token]) -> dict[int, int]:
-    """Where each parenthesis that is closed is closed."""
+def _closing_parentheses(tokens: list[Token]) -> dict[int, int]:
+    """Return the index of the closing parenthesis for that of each opening one."""
     opened: list[int] = []
     closing: dict[int, int] = {}
     for index, token in enumerate(tokens):
@@ -55,16 +55,16 @@ def _is_call(tokens: list[Token], index: int, closing: dict[int, int]) -> bool:
     return not quoted and index + 1 in closing
 
 
-def _around(tokens: list[Token], index: int, closing: dict[int, int]) -> set[int]:
-    """TABLE ( … ) with nothing but this call inside."""
+def _wrapper_tokens(tokens: list[Token], index: int, closing: dict[int, int]) -> set[int]:
+    """Return the indexes of TABLE ( … ) if it contains only this call."""
     outer = index - 1
     if closing.get(outer) != closing[index + 1] + 1 or index < 2:
         return set()
     return {outer - 1, outer, closing[outer]} if _is_word(tokens[outer - 1], "TABLE") else set()
 
 
-def _inside(tokens: list[Token], index: int, closing: dict[int, int]) -> set[int]:
-    """TABLE before a name, DESCRIPTOR ( … ) around one, and parentheses around keys."""
+def _argument_tokens(tokens: list[Token], index: int, closing: dict[int, int]) -> set[int]:
+    """Return the indexes of TABLE, of DESCRIPTOR ( … ), or of parentheses around keys."""
     if _is_word(tokens[index], "TABLE") and index + 1 not in closing:
         return {index}
     if tokens[index].token_type == TokenType.PARTITION_BY and index + 1 in closing:
@@ -79,15 +79,17 @@ def _is_word(token: Token, word: str) -> bool:
     return not quoted and token.text.upper() == word
 
 
-# ---- FROM SESSION(bids PARTITION BY k, ts, gap): the keys become arguments between table and time.
+# ---- FROM SESSION(bids PARTITION BY k, ts, gap): the keys become arguments after the table
 
 
-def keys_as_arguments(tokens: list[Token]) -> list[Token]:
-    """The tokens with a comma in place of PARTITION BY in SESSION as a table."""
-    return [_comma(token) if _in_session(tokens, i) else token for i, token in enumerate(tokens)]
+def rewrite_session_keys(tokens: list[Token]) -> list[Token]:
+    """Replace PARTITION BY by a comma in the window table function SESSION."""
+    return [
+        _comma(token) if _is_session_key(tokens, i) else token for i, token in enumerate(tokens)
+    ]
 
 
-def _in_session(tokens: list[Token], index: int) -> bool:
+def _is_session_key(tokens: list[Token], index: int) -> bool:
     if tokens[index].token_type is not TokenType.PARTITION_BY or index < 3:
         return False
     call, bracket = tokens[index - 3], tokens[index - 2]
@@ -103,14 +105,14 @@ def _comma(token: Token) -> Token:
 EMIT_FORMS = (
     "EMIT ON WINDOW CLOSE | EMIT ON UPDATE | EMIT CHANGES | EMIT EVERY INTERVAL '10' SECOND"
 )
-_EMIT_FOLLOW = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
-# Words behind which EMIT is a name.
-_BEFORE_NAMES = {"AS", "SELECT", "FROM", "JOIN", "BY", "AND", "OR", "NOT", "WHERE", "ON"}
-_NAMED_QUERIES = (
-    "WITH a AS (SELECT …), b AS (SELECT …) SELECT …: the last one has no comma after it."
+_AFTER_EMIT = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
+# Words after which EMIT is a name.
+_BEFORE_ALIASES = {"AS", "SELECT", "FROM", "JOIN", "BY", "AND", "OR", "NOT", "WHERE", "ON"}
+_CTE_HINT = (
+    "write WITH a AS (SELECT …), b AS (SELECT …) SELECT …, without a comma after the last query."
 )
 _QUERY_STARTS = {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "("}
-# Two words that begin a statement: inside another one, a semicolon is missing before them.
+# Two words that start a statement; inside another statement, a semicolon is missing before them.
 _STATEMENT_STARTS = {
     "CREATE": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION", "MATERIALIZED"},
     "DROP": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION", "MATERIALIZED"},
@@ -121,24 +123,24 @@ _STATEMENT_STARTS = {
 
 
 def parse_query(cursor: Cursor) -> st.Query:
-    """The rest of the statement as a query with its EMIT clause."""
-    tokens = cursor.rest()
+    """Parse the rest of a statement as a query with its EMIT clause."""
+    tokens = cursor.take_rest()
     if not tokens:
-        raise cursor.error("the statement ends where a query should be", "SELECT … FROM …")
+        raise cursor.error("expected a query, found the end of the statement", "SELECT … FROM …")
     try:
-        return _read_query(tokens, cursor)
+        return _parse_query(tokens, cursor)
     except SqlError:
         raise_missing_semicolon(tokens, cursor)
         raise
 
 
-def _read_query(tokens: list[Token], cursor: Cursor) -> st.Query:
+def _parse_query(tokens: list[Token], cursor: Cursor) -> st.Query:
     first = tokens[0]
     if first.text.upper() not in _QUERY_STARTS:
-        near = "did you mean SELECT?" if meant_keyword(first, ("SELECT",)) else "SELECT … FROM …"
-        raise cursor.error(f"{first.text} does not begin a query", near, _span([first]))
+        hint = "did you mean SELECT?" if similar_keyword(first, ("SELECT",)) else "SELECT … FROM …"
+        raise cursor.error(f"expected a query, found {first.text}", hint, _span([first]))
     position = _find_emit(tokens, cursor)
-    tree = _parse_tokens(plain_windows(tokens[:position]), cursor)
+    tree = _parse_tokens(rewrite_flink_windows(tokens[:position]), cursor)
     if not isinstance(tree, exp.Query):
         raise cursor.error("expected a query", "SELECT … FROM …", _span([first]))
     emit = None
@@ -148,37 +150,37 @@ def _read_query(tokens: list[Token], cursor: Cursor) -> st.Query:
 
 
 def raise_missing_semicolon(tokens: list[Token], cursor: Cursor) -> None:
-    """If another statement begins among these tokens, that is what is wrong."""
-    for one, two in itertools.pairwise(tokens):
-        follows = _STATEMENT_STARTS.get(one.text.upper(), set())
-        if two.text.upper() in follows and one.token_type != TokenType.STRING:
-            statement = f"{one.text.upper()} {two.text.upper()}"
+    """Raise an error if another statement starts among these tokens."""
+    for first, second in itertools.pairwise(tokens):
+        follows = _STATEMENT_STARTS.get(first.text.upper(), set())
+        if second.text.upper() in follows and first.token_type != TokenType.STRING:
+            statement = f"{first.text.upper()} {second.text.upper()}"
             raise cursor.error(
                 f"a semicolon is missing before {statement}",
-                f"end the statement before it: …; {statement} …",
-                _span([one, two]),
+                f"end the previous statement with a semicolon: …; {statement} …",
+                _span([first, second]),
             ) from None
 
 
 def parse_rows(cursor: Cursor) -> exp.Expr:
-    """VALUES (…), (…) or a SELECT, for INSERT."""
+    """Parse VALUES (…), (…) or a SELECT, for INSERT."""
     if cursor.peek().upper() not in {"VALUES", "SELECT", "WITH"}:
         raise cursor.error(
             f"expected VALUES, found {cursor.peek() or 'the end of the statement'}",
             "INSERT INTO trades VALUES (1, 'a'), (2, 'b');",
         )
-    return _parse_tokens(cursor.rest(), cursor)
+    return _parse_tokens(cursor.take_rest(), cursor)
 
 
 def parse_expression(tokens: list[Token], cursor: Cursor) -> exp.Expr:
-    """A scalar expression."""
+    """Parse a scalar expression."""
     return _parse_tokens(tokens, cursor, into=lambda parser: parser._parse_expression())
 
 
 def parse_type(tokens: list[Token], cursor: Cursor) -> str:
-    """A Spark SQL type, as Spark spells it."""
+    """Parse a type; return it in the spelling of Spark."""
     span = Span(tokens[0].start, tokens[-1].end + 1)
-    written = cursor.text[span.start : span.end]
+    text = cursor.text[span.start : span.end]
     try:
         tree = _parse_tokens(tokens, cursor, into=lambda parser: parser._parse_types(schema=True))
     except SqlError:
@@ -186,7 +188,7 @@ def parse_type(tokens: list[Token], cursor: Cursor) -> str:
     if tree is None or not is_spark_type(tree):
         raise SqlError(
             "TG-210",
-            f"{written} is not a type",
+            f"{text} is not a type",
             location=cursor.location(span),
             hint=type_hint(token.text for token in tokens) or TYPES_HINT,
         )
@@ -197,9 +199,9 @@ def _parse_tokens(
     tokens: list[Token], cursor: Cursor, into: Callable[[Any], Any] | None = None
 ) -> exp.Expr:
     if not tokens:
-        raise cursor.error("the statement ends too early")
+        raise cursor.error("the statement is incomplete")
     parser = DIALECT.parser()
-    tokens = keys_as_arguments(tokens)
+    tokens = rewrite_session_keys(tokens)
     try:
         if into is None:
             trees = parser.parse(tokens, cursor.text)
@@ -208,9 +210,9 @@ def _parse_tokens(
     except ParseError as error:
         raise _syntax_error(error, tokens, cursor) from None
     except RecursionError:
-        raise cursor.error("this is nested too deeply to be read", span=_span(tokens)) from None
+        raise cursor.error("the query is nested too deeply", span=_span(tokens)) from None
     if len(trees) != 1 or trees[0] is None or isinstance(trees[0], exp.Command):
-        raise cursor.error("this is not SQL that can be read", span=_span(tokens))
+        raise cursor.error("invalid SQL", span=_span(tokens))
     return trees[0]
 
 
@@ -219,7 +221,7 @@ def _span(tokens: list[Token]) -> Span:
 
 
 def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> SqlError:
-    """sqlglot's error, with the place in our terms and without its own drawing."""
+    """Return the error of sqlglot as an SqlError."""
     detail = error.errors[0] if error.errors else {}
     line, column = detail.get("line"), detail.get("col")
     message = str(detail.get("description") or error).strip().rstrip(".")
@@ -232,17 +234,17 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         end = line_start + column
         location = Location(cursor.text, max(end - width, 0), end, cursor.file)
     word = cursor.text[location.start : location.end]
-    if message == LONELY_COMMA:
+    if message == UNEXPECTED_COMMA:
         return SqlError(
-            "TG-101", message, location=location, hint="remove it, or write what is missing."
+            "TG-101", message, location=location, hint="remove it, or add the missing item."
         )
     if message == "Expected CTE to have alias":
         message = f"{word} is not the name of a query"
-        return SqlError("TG-101", message, location=location, hint=_NAMED_QUERIES)
+        return SqlError("TG-101", message, location=location, hint=_CTE_HINT)
     if message.startswith("Required keyword"):
         message = f"something is missing after {word}"
     elif message == "unexpected":
-        message = f"{word} is not expected here"
+        message = f"unexpected {word}"
     elif message.startswith("Expecting"):
         message = f"expected {message.removeprefix('Expecting').strip()} near {word}"
     if message in ("Expected TYPE after CAST", "Expected type"):
@@ -252,20 +254,20 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         message = f"expected{message.removeprefix('Expected')}"
     hint = word_hint(token.text for token in tokens)
     if hint is None:
-        meant = misspelt_before(tokens, location.end)
-        if meant is not None:
-            token, keyword = meant
-            message = f"{token.text} is not expected here"
+        misspelt = find_misspelt_keyword(tokens, location.end)
+        if misspelt is not None:
+            token, keyword = misspelt
+            message = f"unexpected {token.text}"
             location = cursor.location(_span([token]))
             hint = f"did you mean {keyword}?"
     return SqlError("TG-101", message, location=location, hint=hint)
 
 
 def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
-    """Where the EMIT clause starts, or the number of tokens."""
+    """Return the index of the EMIT clause, or the number of tokens if there is none."""
     kinds = [token.token_type for token in tokens]
     if kinds.count(TokenType.L_PAREN) != kinds.count(TokenType.R_PAREN):
-        # What is wrong then is a parenthesis, and sqlglot says where.
+        # sqlglot reports the location of an unbalanced parenthesis.
         return len(tokens)
     depth = 0
     for index, token in enumerate(tokens):
@@ -281,8 +283,8 @@ def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
                     "TG-104",
                     "EMIT belongs at the end of the whole statement, not inside a subquery",
                     location=cursor.location(Span(token.start, token.end + 1)),
-                    hint="make the subquery a stream of its own: CREATE STREAM inner_stream AS "
-                    "SELECT … EMIT …; and select from that.",
+                    hint="make the subquery a separate stream: CREATE STREAM inner_stream AS "
+                    "SELECT … EMIT …; and read inner_stream.",
                 )
             return index
     return len(tokens)
@@ -295,14 +297,16 @@ def _is_emit(tokens: list[Token], index: int) -> bool:
     before = tokens[index - 1].text.upper() if index else ""
     if index + 1 == len(tokens):
         # After a name or a parenthesis it would be parsed as an alias.
-        return before == ")" or (before.replace("_", "a").isalnum() and before not in _BEFORE_NAMES)
+        return before == ")" or (
+            before.replace("_", "a").isalnum() and before not in _BEFORE_ALIASES
+        )
     if before == "," and any(later.token_type is TokenType.FROM for later in tokens[index:]):
         return False
-    return tokens[index + 1].text.upper() in _EMIT_FOLLOW and before not in {*_BEFORE_NAMES, "."}
+    return tokens[index + 1].text.upper() in _AFTER_EMIT and before not in {*_BEFORE_ALIASES, "."}
 
 
 def _is_late_data(tokens: list[Token], index: int) -> bool:
-    """LATE DATA TO may stand without EMIT."""
+    """Return whether LATE DATA TO starts here; it can be used without EMIT."""
     words = [token.text.upper() for token in tokens[index : index + 3]]
     quoted = tokens[index].token_type in (TokenType.STRING, TokenType.IDENTIFIER)
     return words == ["LATE", "DATA", "TO"] and not quoted
@@ -311,21 +315,21 @@ def _is_late_data(tokens: list[Token], index: int) -> bool:
 def _parse_emit(cursor: Cursor) -> st.EmitClause:
     mode, every = st.EmitMode.DEFAULT, None
     if cursor.match("EMIT"):
-        mode, every = _emit_mode(cursor)
+        mode, every = _parse_emit_mode(cursor)
     lateness: int | None = None
     lateness_span: Span | None = None
     late_to: str | None = None
     late_to_span: Span | None = None
-    while not cursor.done:
+    while not cursor.at_end:
         start = cursor.location()
         if cursor.match("ALLOW", "LATENESS"):
-            lateness = _interval(cursor, "the allowed lateness")
+            lateness = _parse_interval(cursor, "the allowed lateness")
             lateness_span = Span(start.start, cursor.tokens[cursor.index - 1].end + 1)
         elif cursor.match("LATE", "DATA", "TO"):
             late_to, late_to_span = cursor.name("the name of the late stream")
         else:
             raise cursor.error(
-                f"{cursor.peek()} does not belong to the EMIT clause",
+                f"unexpected {cursor.peek()} in the EMIT clause",
                 "after EMIT: ALLOW LATENESS INTERVAL '30' SECOND, LATE DATA TO late_stream.",
             )
     if lateness is not None and lateness < 0:
@@ -339,7 +343,7 @@ def _parse_emit(cursor: Cursor) -> st.EmitClause:
     )
 
 
-def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
+def _parse_emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
     if (
         cursor.match("ON", "WINDOW", "CLOSE")
         or cursor.match("FINAL")
@@ -351,10 +355,10 @@ def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
     if cursor.match("CHANGES"):
         return st.EmitMode.CHANGES, None
     if cursor.match("EVERY"):
-        every = _interval(cursor, "EMIT EVERY")
+        every = _parse_interval(cursor, "EMIT EVERY")
         if every <= 0:
             raise cursor.error(
-                "EMIT EVERY needs an interval above zero",
+                "the interval of EMIT EVERY must be greater than zero",
                 "EMIT EVERY INTERVAL '10' SECOND",
                 cursor.statement_span,
             )
@@ -362,11 +366,11 @@ def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
     raise cursor.error(f"{cursor.peek() or 'EMIT'} is not a valid EMIT clause", EMIT_FORMS)
 
 
-def _interval(cursor: Cursor, what: str) -> int:
+def _parse_interval(cursor: Cursor, subject: str) -> int:
     tokens: list[Token] = []
-    while not cursor.done and cursor.peek().upper() not in {"ALLOW", "LATE"}:
+    while not cursor.at_end and cursor.peek().upper() not in {"ALLOW", "LATE"}:
         tokens.append(cursor.take("an interval"))
     if not tokens:
-        raise cursor.error(f"{what} needs an interval", "INTERVAL '10' SECOND")
+        raise cursor.error(f"{subject} needs an interval", "INTERVAL '10' SECOND")
     tree = parse_expression(tokens, cursor)
-    return require_interval(tree, cursor.text, cursor.file, what)
+    return require_interval(tree, cursor.text, cursor.file, subject)

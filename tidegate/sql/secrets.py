@@ -1,4 +1,4 @@
-"""Secrets in a script: what is shown of it never shows them."""
+"""Masking of secrets in scripts, so that errors and statements do not show them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECRET_NAME = re.compile(
     r"(?i)pass(?:w|p|\b|_)|pwd|secret|token|credential|api_?key|private[._]?key|key[._]pem|"
     r"sasl[._]jaas|oauthbearer[._]config"
 )
-# A misspelt option is rejected, and its value is still a secret.
+# Names similar to these are masked: the value of a misspelt option is still a secret.
 _SECRET_WORDS = ("password", "passwd", "secret", "token", "sasl_password")
 _VALUE = r"""'(?:\\.|''|[^'\\])*(?:'|$)|"(?:\\.|""|[^"\\])*(?:"|$)|[^\s,;()'"]+"""
 _OPTION = re.compile(rf"(?s)([\w.]+)[`\"']?\s*=\s*({_VALUE})")
@@ -20,22 +20,22 @@ _URL = re.compile(r"://[^\s/@:'\"]*:([^\s@'\"]+)@")
 _FROM_ENVIRONMENT = re.compile(r"(?s)['\"]?\$\{\w+\}['\"]?")
 
 
-def masked(text: str, secret: Collection[str] = ()) -> str:
-    """The text with every secret blotted out; as long as before, so that places fit.
+def mask_secrets(text: str, secret: Collection[str] = ()) -> str:
+    """Mask every secret of a script without changing its length, so that spans stay valid.
 
-    `secret` are the options that connectors declare to be so. What only looks like one is hidden as
-    well, in comments and in text that cannot be read too, as an error shows the whole line.
+    `secret` contains the options that connectors declare as secret. Options whose names suggest a
+    secret are masked, too, even in comments and invalid text, because errors show entire lines.
     """
 
     def option(match: re.Match[str]) -> str:
-        hide = _is_secret(match.group(1).lower(), secret)
-        return _blotted(match, 2) if hide else match.group()
+        is_secret = _is_secret(match.group(1).lower(), secret)
+        return _mask_group(match, 2) if is_secret else match.group()
 
-    return _URL.sub(lambda match: _blotted(match, 1), _OPTION.sub(option, text))
+    return _URL.sub(lambda match: _mask_group(match, 1), _OPTION.sub(option, text))
 
 
-def looks_secret(name: str) -> bool:
-    """Return True if the name of an option suggests that its value is secret."""
+def has_secret_name(name: str) -> bool:
+    """Return whether the name of an option suggests that its value is secret."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -46,8 +46,8 @@ def _is_secret(name: str, declared: Collection[str]) -> bool:
     return bool(difflib.get_close_matches(name, words, n=1, cutoff=0.8))
 
 
-def _blotted(match: re.Match[str], group: int) -> str:
-    """The match with one group hidden; quotes, line ends and ${NAME} may be seen."""
+def _mask_group(match: re.Match[str], group: int) -> str:
+    """Mask a group of a match, except for quotes, line ends and ${NAME}."""
     value = match.group(group)
     if _FROM_ENVIRONMENT.fullmatch(value):
         return match.group()

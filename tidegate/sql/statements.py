@@ -1,4 +1,4 @@
-"""The statements of the language, frozen and with their place in the text."""
+"""The statements of the SQL dialect, with their spans in the text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tidegate.types import Span
 
 
 class EmitMode(Enum):
-    """When a query hands out its rows."""
+    """When a query emits its rows."""
 
     WINDOW_CLOSE = "EMIT ON WINDOW CLOSE"
     UPDATE = "EMIT ON UPDATE"
     CHANGES = "EMIT CHANGES"
     EVERY = "EMIT EVERY"
-    # LATE DATA TO without EMIT: rows come out as they do without either.
+    # LATE DATA TO without EMIT: rows are emitted as without a clause.
     DEFAULT = "LATE DATA TO"
 
 
 class ObjectKind(Enum):
-    """What can be declared, shown and dropped."""
+    """The kinds of objects that can be declared, shown and dropped."""
 
     SOURCE = "SOURCE"
     STREAM = "STREAM"
@@ -46,7 +46,7 @@ class EmitClause:
 
 @dataclass(frozen=True)
 class Query:
-    """A SELECT (or UNION ALL of them) with its EMIT clause."""
+    """A query with its EMIT clause."""
 
     tree: exp.Expr
     emit: EmitClause | None
@@ -55,7 +55,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Option:
-    """One `name = value` of a WITH clause, still as text."""
+    """One `name = value` of a WITH clause; the value is not parsed yet."""
 
     name: str
     value: str = field(repr=False)
@@ -65,8 +65,7 @@ class Option:
 
 @dataclass(frozen=True)
 class ColumnDef:
-    """A declared column; `computed` holds the expression of `name AS expression`, `metadata` what
-    of a record."""
+    """A declared column: a field, a computed expression, or a metadata field of a record."""
 
     name: str
     type: str | None
@@ -88,7 +87,7 @@ class WatermarkDef:
 
 @dataclass(frozen=True)
 class Statement:
-    """What every statement has: its text and where it stands in the script."""
+    """Base class of statements: the text and its span in the script."""
 
     text: str
     span: Span
@@ -121,7 +120,7 @@ class CreateLookupTable(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class CreateStream(Declaration):
-    """CREATE STREAM, or CREATE MATERIALIZED VIEW: a stream whose rows are kept to be queried."""
+    """CREATE STREAM, or CREATE MATERIALIZED VIEW: a stream whose rows are stored for queries."""
 
     query: Query
     materialized: bool = False
@@ -139,7 +138,7 @@ class ParameterDef:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateFunction(Declaration):
-    """CREATE FUNCTION: an expression of SQL, or `module:function` of Python; one of them is set."""
+    """CREATE FUNCTION: either `body`, an SQL expression, or `python`, `module:function`."""
 
     parameters: tuple[ParameterDef, ...]
     returns: str | None
@@ -186,7 +185,7 @@ class AlterStream(Statement):
 class Show(Statement):
     """SHOW SOURCES | STREAMS | … | STATUS | SETTINGS | CHECKPOINTS."""
 
-    what: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -203,9 +202,9 @@ class Describe(Statement):
 
 @dataclass(frozen=True)
 class Explain(Statement):
-    """EXPLAIN [LOGICAL] SELECT … or STREAM name: exactly one of the two is set.
+    """EXPLAIN [LOGICAL] SELECT … or STREAM name: either `query` or `stream` is set.
 
-    `logical` asks for the plan before it is optimized.
+    With `logical`, the plan before optimization is shown.
     """
 
     query: Query | None = None
@@ -231,7 +230,7 @@ class DropCheckpoint(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class Restore(Statement):
-    """RESTORE FROM CHECKPOINT 'name' | epoch: exactly one of the two is set."""
+    """RESTORE FROM CHECKPOINT 'name' | epoch: either `name` or `epoch` is set."""
 
     epoch: int | None = None
     name: str | None = None
@@ -249,10 +248,11 @@ class Set(Statement):
 
 @dataclass(frozen=True)
 class Script:
-    """The statements of a text that could be read, and every error in the rest."""
+    """The valid statements of a text, and the errors of the others."""
 
     text: str
     statements: tuple[Statement, ...]
     errors: tuple[Exception, ...] = field(default=())
     file: str | None = None
-    broken: tuple[str, ...] = ()
+    # Names that invalid statements would declare.
+    invalid_names: tuple[str, ...] = ()

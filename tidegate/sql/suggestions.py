@@ -1,4 +1,4 @@
-"""What people write who come from other systems, and what it is called here."""
+"""Hints for the functions, statements and keywords of other systems, and for misspelt keywords."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-# Functions of PostgreSQL, MySQL, DuckDB, Flink, ksqlDB, Snowflake, BigQuery and others that Spark
-# SQL has under another name, and how they are written in Spark SQL.
+# Functions of PostgreSQL, MySQL, DuckDB, Flink, ksqlDB, Snowflake, BigQuery and others, with the
+# equivalent expression in Spark SQL.
 FUNCTIONS: dict[str, str] = {
     # texts
     "GROUP_CONCAT": "string_agg(x, ',')",
@@ -154,39 +154,40 @@ FUNCTIONS: dict[str, str] = {
     "WINDOWEND": "window_end",
 }
 
-# Words in a query that could not be read.
-_WORDS: dict[str, str] = {
+# Hints for a query that cannot be parsed, by a word that it contains.
+_WORD_HINTS: dict[str, str] = {
     "TUMBLING": "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), where ts is the event time.",
     "HOPPING": "GROUP BY HOP(ts, INTERVAL '10' SECOND, INTERVAL '1' MINUTE): slide, then size.",
-    "DESCRIPTOR": "windows as tables: FROM TUMBLE(my_source, ts, INTERVAL '1' MINUTE) AS w.",
+    "DESCRIPTOR": "use a window function in FROM: TUMBLE(my_source, ts, INTERVAL '1' MINUTE) AS w.",
     "LATENESS": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
     "GRACE": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
 }
-# ksqlDB's session windows share their word with ours, so it takes two words to know them.
-_WITH_BY = ("GROUP", "ORDER", "PARTITION")
-_PHRASES: dict[tuple[str, str], str] = {
+# Hints by two words: SESSION alone is also a window function of Tidegate.
+_PHRASE_HINTS: dict[tuple[str, str], str] = {
     ("SELECT", "TOP"): "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) <= 3, at the end.",
     ("WINDOW", "SESSION"): "GROUP BY SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
 }
+# Keywords that BY must follow.
+_WITH_BY = ("GROUP", "ORDER", "PARTITION")
 
-# Words that begin statements of other systems, and what is done here instead.
-_STATEMENTS: dict[str, str] = {
+# Hints for statements of other systems, by their first word.
+_STATEMENT_HINTS: dict[str, str] = {
     "LIST": "SHOW TABLES; or SHOW STREAMS;",
     "PRINT": "TAIL name; in the shell, db.subscribe(name) in Python.",
-    "DELETE": "rows are retracted by the source itself: changelog = true, or a PRIMARY KEY.",
+    "DELETE": "declare a source that retracts rows, with changelog = true or a PRIMARY KEY.",
     "UPDATE": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
     "UPSERT": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
     "MERGE": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
-    "TRUNCATE": "DROP SOURCE name; forgets its rows; then create it again.",
+    "TRUNCATE": "drop the source with its rows, and create it again: DROP SOURCE name;",
     "USE": "a data directory has one catalog: tidegate sql --data DIR opens another one.",
     "START": "tidegate run FILE; in the shell \\start, in Python db.start().",
     "RUN": "tidegate run FILE; in the shell \\start, in Python db.start().",
-    "STOP": "in the shell \\stop, in Python db.stop(); DROP STREAM name; forgets a stream.",
-    "TERMINATE": "DROP STREAM name; stops a stream and forgets it.",
-    "REFRESH": "materialized views are kept up to date by themselves: SELECT … FROM name;",
+    "STOP": "in the shell \\stop, in Python db.stop(); DROP STREAM name; removes a stream.",
+    "TERMINATE": "DROP STREAM name; stops and removes a stream.",
+    "REFRESH": "materialized views are always up to date: SELECT … FROM name;",
 }
-# What other systems show.
-_SHOWN: dict[str, str] = {
+# Hints for SHOW, by the word after it.
+_SHOW_HINTS: dict[str, str] = {
     "VIEWS": "SHOW MATERIALIZED VIEWS;",
     "JOBS": "SHOW STATUS;",
     "QUERIES": "SHOW STATUS;",
@@ -200,72 +201,78 @@ _SHOWN: dict[str, str] = {
     "TOPICS": "SHOW SOURCES; and SHOW SINKS;",
     "CONNECTORS": "SHOW SOURCES; and SHOW SINKS;",
 }
-_DROPPED: dict[str, str] = {
+# Hints for DROP, by the word after it.
+_DROP_HINTS: dict[str, str] = {
     "TABLE": "DROP SOURCE name; or DROP LOOKUP TABLE name; SHOW TABLES; lists both.",
     "VIEW": "DROP STREAM name; or DROP MATERIALIZED VIEW name;",
 }
 
 
 def statement_hint(word: str) -> str | None:
-    """What to do instead of a statement that other systems have."""
-    return _STATEMENTS.get(word.upper())
+    """Return the hint for a statement of another system."""
+    return _STATEMENT_HINTS.get(word.upper())
 
 
 def show_hint(word: str) -> str | None:
-    """What shows here what other systems show under this name."""
-    return _SHOWN.get(word.upper())
+    """Return the hint for SHOW and a word of another system."""
+    return _SHOW_HINTS.get(word.upper())
 
 
 def drop_hint(word: str) -> str | None:
-    """Return the kind of object for a word of another system."""
-    return _DROPPED.get(word.upper())
+    """Return the hint for DROP and a word of another system."""
+    return _DROP_HINTS.get(word.upper())
 
 
 def function_hint(name: str) -> str | None:
-    """How Spark SQL, or this language, writes a function of another system."""
-    written = FUNCTIONS.get(name.upper())
-    if written is None:
+    """Return the hint for a function of another system."""
+    equivalent = FUNCTIONS.get(name.upper())
+    if equivalent is None:
         return None
-    return f"select {written}." if written.startswith("window_") else f"write {written}."
+    verb = "select" if equivalent.startswith("window_") else "write"
+    return f"{verb} {equivalent}."
 
 
 def word_hint(words: Iterable[str]) -> str | None:
-    """A hint for a query that could not be read, by the words in it."""
-    shouted = [word.upper() for word in words]
-    pairs = list(itertools.pairwise(shouted))
-    phrase = next((hint for pair, hint in _PHRASES.items() if pair in pairs), None)
-    lost = next((one for one, two in pairs if one in _WITH_BY and two not in ("BY", "(")), None)
-    by = f"write {lost} BY." if lost is not None else None
-    return phrase or by or next((hint for word, hint in _WORDS.items() if word in shouted), None)
+    """Return a hint for a query that cannot be parsed, by the words that it contains."""
+    keywords = [word.upper() for word in words]
+    pairs = list(itertools.pairwise(keywords))
+    phrase = next((hint for pair, hint in _PHRASE_HINTS.items() if pair in pairs), None)
+    without_by = next(
+        (first for first, second in pairs if first in _WITH_BY and second not in ("BY", "(")), None
+    )
+    by = f"write {without_by} BY." if without_by is not None else None
+    return (
+        phrase or by or next((hint for word, hint in _WORD_HINTS.items() if word in keywords), None)
+    )
 
 
-# ---- Misspelt keywords: the parser reads them as names and stumbles over the word after them.
+# ---- Misspelt keywords: the parser reads them as names, and fails at the next word
 
 _QUERY_WORDS = """SELECT FROM WHERE GROUP HAVING ORDER QUALIFY JOIN LEFT RIGHT INNER UNION BETWEEN
 INTERVAL DISTINCT PARTITION LIMIT EMIT CHANGES"""
 _KEYWORDS = tuple(_QUERY_WORDS.split())
-# How far before the word that could not be read the mistake may be: GRUOP BY, b JION asks.
+# How many words before the error the misspelt keyword can be, as in GRUOP BY or b JION asks.
 _WORDS_BACK = 3
 
 
-def meant_keyword(token: Token, keywords: Sequence[str] = _KEYWORDS) -> str | None:
-    """The keyword a word was meant to be, if it is nearly one."""
+def similar_keyword(token: Token, keywords: Sequence[str] = _KEYWORDS) -> str | None:
+    """Return the keyword that a word is similar to, if it is not one itself."""
     word = token.text.upper()
     if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) or word in keywords:
         return None
     if not word.isalpha():
         return None
     # Swapped letters count as one mistake: FORM has the letters of FROM.
-    swapped = next((key for key in keywords if sorted(key) == sorted(word)), None)
-    near = difflib.get_close_matches(word, keywords, n=1, cutoff=0.8)
-    return swapped or (near[0] if near else None)
+    anagram = next((key for key in keywords if sorted(key) == sorted(word)), None)
+    similar = difflib.get_close_matches(word, keywords, n=1, cutoff=0.8)
+    return anagram or (similar[0] if similar else None)
 
 
-def misspelt_before(tokens: Sequence[Token], end: int) -> tuple[Token, str] | None:
-    """The nearest misspelt keyword at or before the place where reading stopped."""
-    read = [token for token in tokens if token.start < end]
-    for token in reversed(read[-_WORDS_BACK:]):
-        keyword = meant_keyword(token)
+def find_misspelt_keyword(tokens: Sequence[Token], end: int) -> tuple[Token, str] | None:
+    """Return the last misspelt keyword at or before a syntax error."""
+    preceding = [token for token in tokens if token.start < end]
+    for token in reversed(preceding[-_WORDS_BACK:]):
+        keyword = similar_keyword(token)
         if keyword is not None:
             return token, keyword
     return None

@@ -88,7 +88,7 @@ class FileRows:
         return rows.cast(schema).combine_chunks()
 
     def _parquet(self, spark: SparkSession, items: list[StoredFile]) -> DataFrame:
-        from tidegate.sql.quoting import quoted
+        from tidegate.sql.quoting import quote_identifier
 
         paths = [escape_glob(self.store.spark_uri(item.name)) for item in items]
         reader = spark.read.option("basePath", self.store.spark_uri(""))
@@ -100,8 +100,8 @@ class FileRows:
                     f"the files have no column {column.name}",
                     hint=did_you_mean(column.name, file_columns, "columns they have"),
                 )
-        schema = ", ".join(f"{quoted(c.name)} {c.type}" for c in self.table.columns)
-        names = [quoted(c.name) for c in self.table.columns]
+        schema = ", ".join(f"{quote_identifier(c.name)} {c.type}" for c in self.table.columns)
+        names = [quote_identifier(c.name) for c in self.table.columns]
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
         return reader.parquet(*paths).selectExpr(*names, *ROW_ARRIVAL)
 

@@ -284,7 +284,7 @@ class FilesSink:
 
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         """Return the record as text for text formats, and partition columns as folder names."""
-        from tidegate.sql.quoting import quoted
+        from tidegate.sql.quoting import quote_identifier
 
         format = self.options["format"]
         rest = [(sql, name) for sql, name in stream_columns if name.lower() not in self._partition]
@@ -296,7 +296,7 @@ class FilesSink:
         ]
         if format == "parquet":
             return [*rest, *folders] if folders else None
-        record = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in rest)
+        record = ", ".join(f"{sql} AS {quote_identifier(name)}" for sql, name in rest)
         line = f"to_{format}(struct({record}), {_sql_map(self._text_options())})"
         return [(line, LINE), *folders]
 
@@ -374,9 +374,9 @@ def json_options(nulls: bool = False) -> str:
 
 
 def _sql_map(options: dict[str, str]) -> str:
-    from tidegate.sql.dialect import text_literal
+    from tidegate.sql.dialect import string_literal
 
-    return f"map({', '.join(text_literal(part) for pair in options.items() for part in pair)})"
+    return f"map({', '.join(string_literal(part) for pair in options.items() for part in pair)})"
 
 
 def _csv_text(name: str, delimiter: str) -> str:

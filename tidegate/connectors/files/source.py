@@ -341,15 +341,15 @@ class FilesSource:
         )
 
     def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
-        from tidegate.sql.quoting import quoted
+        from tidegate.sql.quoting import quote_identifier
 
         paths = [escape_glob(self.store.spark_uri(name)) for name in input_range.native]
         records = self._records(read)
-        schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in records)
+        schema = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in records)
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
         extra_columns = list(_ROW_LOCATION) if read.located else []
         extra_columns += list(ROW_ARRIVAL) if read.arrival or self._metadata else []
-        names = [quoted(name) for name, _ in records]
+        names = [quote_identifier(name) for name, _ in records]
         return self._with_metadata(reader.parquet(*paths).selectExpr(*names, *extra_columns))
 
     @property
@@ -366,9 +366,12 @@ class FilesSource:
         return columns or [(first.name, str(first.type))]
 
     def _with_metadata(self, frame: DataFrame) -> DataFrame:
-        from tidegate.sql.quoting import quoted
+        from tidegate.sql.quoting import quote_identifier
 
-        columns = [f"{_METADATA[metadata]} AS {quoted(name)}" for name, metadata in self._metadata]
+        columns = [
+            f"{_METADATA[metadata]} AS {quote_identifier(name)}"
+            for name, metadata in self._metadata
+        ]
         return frame.selectExpr("*", *columns) if columns else frame
 
 

@@ -25,8 +25,8 @@ from tidegate.columns import (
     RECORD_LINE,
 )
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
-from tidegate.sql.dialect import text_literal
-from tidegate.sql.quoting import quoted
+from tidegate.sql.dialect import string_literal
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ class TextFiles:
         text = f"decode({TEXT_BYTES}, 'ISO-8859-1')"
         if encoding == "windows-1252":
             latin, windows = (_WINDOWS_ONLY.decode(name) for name in ("latin-1", "cp1252"))
-            text = f"translate({text}, {text_literal(latin)}, {text_literal(windows)})"
+            text = f"translate({text}, {string_literal(latin)}, {string_literal(windows)})"
         return text
 
     def _lines(self, frame: DataFrame) -> DataFrame:
@@ -122,7 +122,7 @@ class TextFiles:
         """Split whole CSV files into records. Line breaks inside quotes do not end a record."""
         # A file that cannot be decoded is one record.
         text = f"coalesce({_TEXT}, ' ')"
-        split = f"posexplode(regexp_extract_all({text}, {text_literal(self._piece())}, 0))"
+        split = f"posexplode(regexp_extract_all({text}, {string_literal(self._piece())}, 0))"
         frame = frame.selectExpr(*self._columns(frame), f"{split} AS (pos, piece)")
         is_record = f"NOT ({_is_blank('piece')})"
         if self._has_header:
@@ -162,14 +162,15 @@ class TextFiles:
         # Columns are matched by position, so the header must have the declared names.
         same = [f"name.{_CORRUPT} IS NULL"]
         same += [
-            f"lower(trim(name.{quoted(name)})) <=> {text_literal(name.lower())}" for name in names
+            f"lower(trim(name.{quote_identifier(name)})) <=> {string_literal(name.lower())}"
+            for name in names
         ]
         fits = f"exists(array({values}), name -> {' AND '.join(same)})"
-        declared = text_literal(
+        declared = string_literal(
             f"; declared are {', '.join(names)})\nHint: declare the columns in the order of the "
             "header, or set header = false.\n"
         )
-        header = f"replace({text}, {text_literal(self.options['delimiter'])}, ', ')"
+        header = f"replace({text}, {string_literal(self.options['delimiter'])}, ', ')"
         error = (
             f"concat('error[TG-523]: the header of ', {RECORD_FILE}, ' does not match the columns "
             f"of its source (it has ', {header}, {declared})"
@@ -192,21 +193,21 @@ class TextFiles:
         return self._csv(_TEXT, columns) if self.is_csv else self._json(columns)
 
     def _json(self, columns: Sequence[tuple[str, str]]) -> str:
-        fields = ", ".join(f"{quoted(name)}: {kind}" for name, kind in columns)
+        fields = ", ".join(f"{quote_identifier(name)}: {kind}" for name, kind in columns)
         record = f"STRUCT<{fields}>"
-        before, many = text_literal(_BEFORE_ONE), ""
+        before, many = string_literal(_BEFORE_ONE), ""
         if self.options["multi_line"]:
             is_array = f"{_TEXT} RLIKE '\\\\A[ \\\\t\\\\r\\\\n]*\\\\['"
-            before = f"CASE WHEN {is_array} THEN {text_literal(_BEFORE_MANY)} ELSE {before} END"
+            before = f"CASE WHEN {is_array} THEN {string_literal(_BEFORE_MANY)} ELSE {before} END"
             many = f"{_MANY}: ARRAY<{record}>, "
         schema = f"STRUCT<{_ONE}: {record}, {many}{_END}: INT, {_CORRUPT}: STRING>"
-        text = f"concat({before}, {_TEXT}, {text_literal(_AFTER)})"
-        return f"from_json({text}, {text_literal(schema)}, {self._options()})"
+        text = f"concat({before}, {_TEXT}, {string_literal(_AFTER)})"
+        return f"from_json({text}, {string_literal(schema)}, {self._options()})"
 
     def _csv(self, text: str, columns: Sequence[tuple[str, str]]) -> str:
-        fields = [f"{quoted(name)} {kind}" for name, kind in columns]
+        fields = [f"{quote_identifier(name)} {kind}" for name, kind in columns]
         schema = ", ".join([*fields, f"{_CORRUPT} STRING"])
-        return f"from_csv({text}, {text_literal(schema)}, {self._options()})"
+        return f"from_csv({text}, {string_literal(schema)}, {self._options()})"
 
     def _options(self) -> str:
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -219,11 +220,13 @@ class TextFiles:
             options["escape"] = self.options["escape"]
             options["nullValue"] = self.options["null_value"] or ""
             options["multiLine"] = str(self.options["multi_line"]).lower()
-        return f"map({', '.join(text_literal(part) for pair in options.items() for part in pair)})"
+        return (
+            f"map({', '.join(string_literal(part) for pair in options.items() for part in pair)})"
+        )
 
     def _field(self, name: str) -> str:
         record = _PARSED if self.is_csv else f"{_PARSED}.{_ONE}"
-        return f"{record}.{quoted(name)} AS {quoted(name)}"
+        return f"{record}.{quote_identifier(name)} AS {quote_identifier(name)}"
 
     # Malformed records.
 
@@ -244,8 +247,8 @@ class TextFiles:
 
     def _misquoted(self) -> str:
         """Return the condition that a CSV record has misplaced quotes. Most records have none."""
-        fits = f"{_TEXT} RLIKE {text_literal(self._strict())}"
-        return f"contains({_TEXT}, {text_literal(self.options['quote'])}) AND NOT {fits}"
+        fits = f"{_TEXT} RLIKE {string_literal(self._strict())}"
+        return f"contains({_TEXT}, {string_literal(self.options['quote'])}) AND NOT {fits}"
 
     def _alone(self, name: str) -> str:
         """Parse a record for a single column. CSV reads the other columns as text."""
@@ -263,8 +266,8 @@ class TextFiles:
             cases.append((misfit, self._misfit(name, kind), name))
         cases.append(("true", "not a readable record", None))
         branches = " ".join(
-            f"WHEN {test} THEN named_struct('reason', {text_literal(reason)}, 'name', "
-            f"{text_literal(name) if name else 'CAST(NULL AS STRING)'})"
+            f"WHEN {test} THEN named_struct('reason', {string_literal(reason)}, 'name', "
+            f"{string_literal(name) if name else 'CAST(NULL AS STRING)'})"
             for test, reason, name in cases
         )
         return f"CASE WHEN NOT ({malformed}) THEN NULL {branches} END"
@@ -281,7 +284,7 @@ class TextFiles:
             cases.append((_has_line_break(), "a line break in the record", None))
         if self.options["quote"]:
             where = "" if self.options["multi_line"] else " on its line"
-            is_open = f"{_TEXT} RLIKE {text_literal(self._strict(is_open=True))}"
+            is_open = f"{_TEXT} RLIKE {string_literal(self._strict(is_open=True))}"
             cases.append((is_open, f"a quote is not closed{where}", None))
             cases.append((self._misquoted(), "a quote in a value that is not quoted", None))
         texts = self._parse([(name, "STRING") for name, _ in self.columns])

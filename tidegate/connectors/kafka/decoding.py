@@ -29,8 +29,8 @@ from tidegate.connectors.formats.lines import TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
 from tidegate.connectors.kafka.avro import REASON
 from tidegate.connectors.kafka.reader import TOMBSTONE, metadata_column
-from tidegate.sql.dialect import text_literal
-from tidegate.sql.quoting import quoted
+from tidegate.sql.dialect import string_literal
+from tidegate.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -126,7 +126,7 @@ class Records:
         text = f"CAST({TEXT_BYTES} AS {sql_type})"
         invalid = f"NOT is_valid_utf8({text})" if sql_type == "STRING" else "false"
         is_bad = f"coalesce({invalid}, false)"
-        columns = [f"CASE WHEN NOT {TOMBSTONE} THEN {text} END AS {quoted(name)}"]
+        columns = [f"CASE WHEN NOT {TOMBSTONE} THEN {text} END AS {quote_identifier(name)}"]
         columns += [f"CASE WHEN {is_bad} THEN CAST({TEXT_BYTES} AS STRING) END AS {BAD_RECORD}"]
         columns += [*self._reader_columns(), CONTROL, NOW]
         if self.located:
@@ -137,9 +137,9 @@ class Records:
 
     def _with_hidden_columns(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
         """Select the columns `names`, the metadata, _op, and the hidden columns of a source."""
-        columns = [quoted(name) for name in names]
+        columns = [quote_identifier(name) for name in names]
         columns += [
-            f"{_metadata_sql(metadata, sql_type)} AS {quoted(name)}"
+            f"{_metadata_sql(metadata, sql_type)} AS {quote_identifier(name)}"
             for name, metadata, sql_type in self.metadata
         ]
         tombstone = f"coalesce({TOMBSTONE}, false)"
@@ -154,7 +154,7 @@ class Records:
         columns.append(f"CASE WHEN {is_bad} THEN '' ELSE {BAD_RECORD} END AS {BAD_RECORD}")
         if self.located:
             cause = f"coalesce({REASON}, {BAD_REASON})" if self.format == "avro" else BAD_REASON
-            reason = f"CASE WHEN {is_bad} THEN {text_literal(_NO_VALUE)} ELSE {cause} END"
+            reason = f"CASE WHEN {is_bad} THEN {string_literal(_NO_VALUE)} ELSE {cause} END"
             columns.append(f"{reason} AS {BAD_REASON}")
         return frame.selectExpr(*columns, *hidden)
 
@@ -195,7 +195,7 @@ class Envelopes:
         return [*fields, ("payload", f"STRUCT<{payload}>")]
 
     def _struct(self) -> str:
-        fields = (f"{quoted(name)}: {sql_type}" for name, sql_type in self.columns_of_row)
+        fields = (f"{quote_identifier(name)}: {sql_type}" for name, sql_type in self.columns_of_row)
         return f"STRUCT<{', '.join(fields)}>"
 
     def rows(self, frame: DataFrame, hidden: Sequence[str]) -> DataFrame:
@@ -210,7 +210,8 @@ class Envelopes:
         )
         changes = checked.selectExpr("*", f"posexplode({self._changes()}) AS (_tg_nth, {_CHANGE})")
         columns = [
-            f"{_CHANGE}.row.{quoted(name)} AS {quoted(name)}" for name, _ in self.columns_of_row
+            f"{_CHANGE}.row.{quote_identifier(name)} AS {quote_identifier(name)}"
+            for name, _ in self.columns_of_row
         ]
         columns.append(f"{_CHANGE}.op AS {OP}")
         return changes.selectExpr(*columns, *(self._hidden_sql(name) for name in hidden))
@@ -233,7 +234,7 @@ class Envelopes:
     def _reason(self) -> str:
         """Return the expression of the reason why an envelope is malformed, or NULL."""
         op, before, after = (f"{_ENVELOPE}.{name}" for name in ("op", "before", "after"))
-        missing = text_literal(
+        missing = string_literal(
             "the envelope has no before: declare a PRIMARY KEY, or make the table log old rows "
             "(REPLICA IDENTITY FULL)"
         )

@@ -310,7 +310,7 @@ def _listed(names: Sequence[str]) -> str:
 def _json(columns: SqlColumns, nulls: bool = False) -> str:
     if not columns:
         return "'{}'"
-    from tidegate.sql.quoting import quoted
+    from tidegate.sql.quoting import quote_identifier
 
-    fields = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in columns)
+    fields = ", ".join(f"{sql} AS {quote_identifier(name)}" for sql, name in columns)
     return f"to_json(struct({fields}), {json_options(nulls)})"

@@ -112,7 +112,7 @@ def inline_calls(tree: exp.Expr, context: Context) -> exp.Expr:
 def check_function_name(statement: st.CreateFunction, context: Context) -> None:
     """Report a name that a call could not use, or that belongs to a built-in function."""
     name = statement.name
-    built_in = ex.spark_functions() | ex.OWN_FUNCTIONS | ex.UNIT_FUNCTIONS
+    built_in = ex.spark_functions() | ex.TIDEGATE_FUNCTIONS | ex.UNIT_FUNCTIONS
     if name.upper() in built_in | ex.SPARK_WINDOW_FUNCTIONS:
         message = f"{name.lower()} is already a function of {_owner(name)}"
         context.report("TG-202", message, statement.name_span, _BUILT_IN_HINT)
@@ -123,7 +123,7 @@ def check_function_name(statement: st.CreateFunction, context: Context) -> None:
 
 
 def _owner(name: str) -> str:
-    return "Tidegate" if name.upper() in ex.OWN_FUNCTIONS else "Spark"
+    return "Tidegate" if name.upper() in ex.TIDEGATE_FUNCTIONS else "Spark"
 
 
 def _is_callable(name: str) -> bool:

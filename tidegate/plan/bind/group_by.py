@@ -320,7 +320,7 @@ class Grouping:
                 tree,
                 "compute the inner one in a subquery.",
             )
-        if ex.has_over(tree):
+        if ex.has_window_function(tree):
             self.context.report(
                 "TG-305",
                 "an aggregate cannot contain a window function",
@@ -425,7 +425,7 @@ class KeyBinder:
         trees: list[exp.Expr] = []
         for item in select_items(self.select, self.scope, self.resolver):
             tree = item.expression
-            if not (ex.has_aggregate(tree) or ex.has_over(tree) or tree in trees):
+            if not (ex.has_aggregate(tree) or ex.has_window_function(tree) or tree in trees):
                 reject_subqueries(self.context, tree, "in GROUP BY")
                 trees.append(tree)
         return self._bind_trees(node, trees)
@@ -548,7 +548,7 @@ class KeyBinder:
             part = aliases[part.name.lower()]
         tree = self.resolver().resolve(part)
         reject_subqueries(self.context, tree, "in GROUP BY")
-        if ex.has_aggregate(tree) or ex.has_over(tree):
+        if ex.has_aggregate(tree) or ex.has_window_function(tree):
             self.context.report(
                 "TG-305",
                 "GROUP BY cannot contain an aggregate",

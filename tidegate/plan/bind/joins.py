@@ -561,7 +561,7 @@ def _constant_pairs(
         columns = [
             side for side in sides if isinstance(side, exp.Column) and side.name in right_ids
         ]
-        constants = [side for side in sides if not referenced_ids(side) and ex.repeatable(side)]
+        constants = [side for side in sides if not referenced_ids(side) and ex.is_repeatable(side)]
         if columns and constants:
             pairs.append(KeyPair(constants[0], columns[0], False))
         else:

@@ -441,15 +441,15 @@ class _MatchBinder:
 
     def _check_pattern(self, pattern: pt.Pattern) -> None:
         for part in pt.walk(pattern):
-            if isinstance(part, pt.Foreign):
-                message = f"a PATTERN with {part.what} is not supported"
+            if isinstance(part, pt.UnsupportedPattern):
+                message = f"a PATTERN with {part.description} is not supported"
                 hint = f"list the possible sequences: {_EXAMPLE_PATTERN}, (A B | B A)."
                 self.context.report("TG-103", message, part.span, hint)
             if isinstance(part, pt.Repetition):
                 self._check_repetition(part)
-        if pt.shortest(pattern) == 0:
+        if pt.min_length(pattern) == 0:
             self._report(
-                f"the pattern {pt.text_of(pattern)} also matches zero rows",
+                f"the pattern {pt.to_text(pattern)} also matches zero rows",
                 _pattern_span(pattern),
                 "require at least one row: A+ instead of A*.",
             )
@@ -461,17 +461,22 @@ class _MatchBinder:
             )
 
     def _check_repetition(self, part: pt.Repetition) -> None:
-        text = pt.text_of(part)
-        if part.most is not None and (part.most < part.least or part.most == 0):
+        text = pt.to_text(part)
+        if part.maximum is not None and (part.maximum < part.minimum or part.maximum == 0):
             hint = "the minimum comes first, and the maximum is at least 1: A{2,3}."
             self._report(f"{text} can never match", part.span, hint)
-        if pt.shortest(part.part) == 0 and part.most != 1:
+        if pt.min_length(part.part) == 0 and part.maximum != 1:
             hint = "remove one of the quantifiers: (A B?)* instead of (A? B?)*."
             self._report(f"{text} repeats a pattern that matches zero rows", part.span, hint)
 
     def _bind_variables(self, pattern: pt.Pattern) -> dict[str, frozenset[str]]:
         """Return the variables of the pattern, and the members of subsets."""
-        foreign = [name for p in pt.walk(pattern) if isinstance(p, pt.Foreign) for name in p.names]
+        foreign = [
+            name
+            for p in pt.walk(pattern)
+            if isinstance(p, pt.UnsupportedPattern)
+            for name in p.names
+        ]
         names = {name: frozenset([name]) for name in (*pt.variables(pattern), *foreign)}
         members_by_name = dict(names)
         for subset in self._clause("subsets"):
@@ -562,14 +567,14 @@ class _MatchBinder:
         to = n.SkipTo.FIRST if after.this.name == "TO FIRST" else n.SkipTo.LAST
         variables = self._find_variable(after.expression, self.names)
         name = after.expression.name
-        if variables and not pt.occurs(pattern, variables):
+        if variables and not pt.always_occurs(pattern, variables):
             hint = "use AFTER MATCH SKIP PAST LAST ROW, or a variable that every match has."
             message = f"a match may have no row of {name} to which it could skip"
             self._report(message, after, hint)
         elif variables:
-            first = pt.first_place(pattern, variables) or 0
+            first = pt.first_position(pattern, variables) or 0
             first_index = (
-                first if to is n.SkipTo.FIRST else max(first, pt.last_place(pattern, variables))
+                first if to is n.SkipTo.FIRST else max(first, pt.last_position(pattern, variables))
             )
             if first_index == 0:
                 hint = "use AFTER MATCH SKIP TO NEXT ROW, or PAST LAST ROW."
@@ -658,7 +663,7 @@ def _count_steps(pattern: pt.Pattern) -> int:
     if isinstance(pattern, pt.Concatenation | pt.Alternation):
         return sum(map(_count_steps, pattern.parts))
     if isinstance(pattern, pt.Repetition):
-        return max(pattern.least, pattern.most or 1, 1) * _count_steps(pattern.part)
+        return max(pattern.minimum, pattern.maximum or 1, 1) * _count_steps(pattern.part)
     return 1
 
 

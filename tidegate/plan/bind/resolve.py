@@ -421,7 +421,11 @@ class Resolver:
         if problem is not None:
             literal, message, hint = problem
             self.context.report("TG-312", message, literal, hint)
-        if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS or name in ex.UNIT_FUNCTIONS:
+        if (
+            name in ex.spark_functions()
+            or name in ex.TIDEGATE_FUNCTIONS
+            or name in ex.UNIT_FUNCTIONS
+        ):
             return
         if name.lower() in self.context.invalid_names:
             # The error in its declaration has been reported.
@@ -431,7 +435,7 @@ class Resolver:
             start = node.meta.get("start")
             location = Span(start, node.meta["end"] + 1) if start is not None else span
             user_functions = {item.name.upper() for item in self.context.catalog.of(Function)}
-            candidates = ex.spark_functions() | ex.OWN_FUNCTIONS | user_functions
+            candidates = ex.spark_functions() | ex.TIDEGATE_FUNCTIONS | user_functions
             matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.75)
             hint = "use a function of Spark SQL, or declare one: CREATE FUNCTION "
             hint += f"{name.lower()}(x BIGINT) RETURNS BIGINT RETURN x * 2; or in Python, with "

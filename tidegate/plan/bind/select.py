@@ -336,7 +336,7 @@ class SelectBinder:
                 where,
                 "use HAVING.",
             )
-        if ex.has_over(condition):
+        if ex.has_window_function(condition):
             self.context.report(
                 "TG-305", "WHERE cannot contain a window function", where, "use QUALIFY."
             )
@@ -508,7 +508,7 @@ class SelectBinder:
 
     def _check_window_function(self, function: exp.Expr) -> None:
         reject_subqueries(self.context, function, "in a window function")
-        if any(ex.has_over(part) for part in function.iter_expressions()):
+        if any(ex.has_window_function(part) for part in function.iter_expressions()):
             self.context.report(
                 "TG-305",
                 "a window function cannot contain another window function",

@@ -50,7 +50,7 @@ def find_subqueries(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]
 
 def reject_subqueries(context: Context, tree: exp.Expr, position: str) -> None:
     """Report subqueries in an expression; they are only supported in conditions and columns."""
-    for part in ex.own_parts(tree):
+    for part in ex.walk_outside_subqueries(tree):
         if not isinstance(part, exp.Query):
             continue
         hint = (

@@ -238,7 +238,7 @@ class TableBinder:
             condition = join.args.get(key)
             if condition is None:
                 continue
-            if ex.has_aggregate(condition) or ex.has_over(condition):
+            if ex.has_aggregate(condition) or ex.has_window_function(condition):
                 self.context.report(
                     "TG-305",
                     "a join condition cannot contain an aggregate or a window function",
@@ -336,7 +336,10 @@ class TableBinder:
         name = node.name
         if node.db:
             self.context.report(
-                "TG-201", f"{node.db}.{name}: names have no schema", node, f"write {name}."
+                "TG-201",
+                f"{node.db}.{name}: qualified names are not supported",
+                node,
+                f"write {name}.",
             )
         cte = self.ctes.get(name.lower())
         if cte is not None and not node.db:
@@ -476,7 +479,7 @@ def _scan_source(context: Context, source: cat.Source, span: Span | None) -> n.N
     fields: list[n.Field] = []
     time_name = source.watermark.column.lower() if source.watermark else None
     for item in source.columns:
-        is_unstable = item.computed is not None and is_volatile(item.computed, {})
+        volatile = item.computed is not None and is_volatile(item.computed, {})
         fields.append(
             n.Field(
                 context.new_id(item.name),
@@ -484,7 +487,7 @@ def _scan_source(context: Context, source: cat.Source, span: Span | None) -> n.N
                 item.type,
                 n.Role.TIME if item.name.lower() == time_name else n.Role.PLAIN,
                 None,
-                is_unstable,
+                volatile,
                 not item.not_null,
             )
         )

@@ -47,7 +47,7 @@ def split_conjuncts(condition: exp.Expr) -> list[exp.Expr]:
 
 def is_deterministic(tree: exp.Expr) -> bool:
     """Return whether an expression has the same value each time it is evaluated for a row."""
-    return ex.repeatable(tree) and not tree.find(exp.Query)
+    return ex.is_repeatable(tree) and not tree.find(exp.Query)
 
 
 def substitute(tree: exp.Expr, mapping: Mapping[str, exp.Expr]) -> exp.Expr | None:

@@ -23,7 +23,7 @@ from tidegate.columns import (
 from tidegate.physical.planner import ScanPlan
 from tidegate.spark.tasks.protocol import ControlMessages, EpochSpecStore, report_bytes
 from tidegate.spark.tasks.shuffle import Batches
-from tidegate.sql.quoting import quoted
+from tidegate.sql.quoting import quote_identifier
 from tidegate.state.codec import table_from_bytes
 
 IS_LATE = "_tg_is_late"
@@ -99,7 +99,8 @@ def late_scan(scan: ScanPlan, late: LateRowsFrame) -> DataFrame:
         name.lower(): column for name, column in zip(late.schema.names, late.columns, strict=True)
     }
     columns = [
-        f"{late_columns[item.name.lower()]} AS {quoted(item.id)}" for item in scan.node.fields
+        f"{late_columns[item.name.lower()]} AS {quote_identifier(item.id)}"
+        for item in scan.node.fields
     ]
     hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {EVENT_TIME}"]
     hidden += [f"true AS {SELECTED}", f"CAST(NULL AS BINARY) AS {CONTROL}"]
