@@ -199,6 +199,7 @@ class _Run:
             self.compiled.append(statement)
 
     def _find(self, name: str, span: Span) -> Declared | None:
+        """Return a declared object; report an error if it does not exist."""
         declared = self.catalog.get(name)
         if declared is None and name.lower() not in self.invalid_names:
             hint = did_you_mean(name, self.catalog.names(), "names")
@@ -383,10 +384,8 @@ class _Run:
         self, span: Span, emit: st.EmitClause | None = None, ttl_us: int | None = None
     ) -> Context:
         text, file = self.origin.text, self.origin.file
-        function_exists, invalid_names = (
-            self.compiler.function_exists,
-            frozenset(self.invalid_names),
-        )
+        function_exists = self.compiler.function_exists
+        invalid_names = frozenset(self.invalid_names)
         return Context(self.catalog, text, file, span, emit, ttl_us, function_exists, invalid_names)
 
     def _bind(self, query: st.Query, span: Span, options: Options | None) -> n.Emit | None:

@@ -210,9 +210,9 @@ def _parse_tokens(
     except ParseError as error:
         raise _syntax_error(error, tokens, cursor) from None
     except RecursionError:
-        raise cursor.error("the query is nested too deeply", span=_span(tokens)) from None
+        raise cursor.error("the statement is nested too deeply", span=_span(tokens)) from None
     if len(trees) != 1 or trees[0] is None or isinstance(trees[0], exp.Command):
-        raise cursor.error("invalid SQL", span=_span(tokens))
+        raise cursor.error("invalid SQL syntax", span=_span(tokens))
     return trees[0]
 
 
