@@ -140,7 +140,7 @@ def test_python_api_rejects_like_statements(data: Path) -> None:
             session.checkpoint("2026")
         session.restore(0, sinks="keep", pipeline="main")
         assert session.checkpoints()[0].generation == 1
-        with pytest.raises(ScriptError, match="neither a name"):
+        with pytest.raises(ScriptError, match="expected a quoted name"):
             session.execute("RESTORE FROM CHECKPOINT yesterday;")
 
 
