@@ -1,4 +1,4 @@
-"""Small things the pipeline tests share."""
+"""Sessions, rows and waiting for tests on Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.session.subscription import Batch
 
 
 def bag(rows: Iterable[Any]) -> Counter[str]:
-    """Rows without their order."""
+    """Return rows without their order."""
     return Counter(repr(sorted(row.items())) for row in rows)
 
 
@@ -25,23 +25,23 @@ def rows_of(batches: Iterable[Batch]) -> list[dict[str, Any]]:
 
 
 def standing(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that a changelog leaves; retracting what is not there is an error."""
-    left: Counter[str] = Counter()
-    known: dict[str, dict[str, Any]] = {}
+    """Return the rows that a changelog leaves. Retracting a missing row is an error."""
+    counts: Counter[str] = Counter()
+    rows_by_key: dict[str, dict[str, Any]] = {}
     for row in rows:
         plain = {name: value for name, value in row.items() if name != "_op"}
         key = repr(sorted(plain.items()))
-        known[key] = plain
-        left[key] += 1 if row["_op"] in ("+I", "+U") else -1
-    assert all(count >= 0 for count in left.values()), "what was not given was retracted"
-    return [known[key] for key in left.elements()]
+        rows_by_key[key] = plain
+        counts[key] += 1 if row["_op"] in ("+I", "+U") else -1
+    assert all(count >= 0 for count in counts.values()), "a missing row was retracted"
+    return [rows_by_key[key] for key in counts.elements()]
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until it holds; a busy machine may take its time."""
+    """Wait until a condition holds. Busy machines need a long timeout."""
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, "it does not come true"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.1)
 
 
@@ -50,7 +50,7 @@ def table_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def run_to_end(path: Path, spark: Any, script: str, stream: str, **config: Any) -> list[Batch]:
-    """Run a script to its end on a data directory and return every epoch there is."""
+    """Run a script to its end and return all retained epochs."""
     with tidegate.open(path, spark=spark, config=config) as session:
         session.execute(script)
         subscription = session.subscribe(stream)
@@ -60,7 +60,7 @@ def run_to_end(path: Path, spark: Any, script: str, stream: str, **config: Any) 
 
 
 def run_some(path: Path, spark: Any, script: str, stream: str, epochs: int, **config: Any) -> int:
-    """Run a script until it has given out some epochs, then stop it in the middle."""
+    """Run a script until it has emitted a number of epochs, then stop it."""
     with tidegate.open(path, spark=spark, config=config) as session:
         session.execute(script)
         subscription = session.subscribe(stream)
@@ -79,12 +79,12 @@ def open_with(path: Path, spark: Any, script: str, **config: Any) -> Session:
 
 
 Rows = list[dict[str, Any]]
-# One step inserts into some sources, and all of it is done before the next.
+# The rows of a step are processed before the next step.
 Step = dict[str, Rows]
 
 
 def play(session: Session, *steps: Step) -> None:
-    """Insert step by step into a running session: each is an epoch of the streams it reaches."""
+    """Insert each step into a running session and wait for it; each is an epoch."""
     for step in steps:
         for source, rows in step.items():
             session.insert(source, rows)
@@ -94,7 +94,7 @@ def play(session: Session, *steps: Step) -> None:
 def play_with_restart(
     path: Path, spark: Any, script: str, streams: Iterable[str], steps: list[Step], **config: Any
 ) -> dict[str, list[Batch]]:
-    """Half of the steps one by one; a new session finds the rest and runs to the end."""
+    """Play half of the steps, then run the others to the end of the input in a new session."""
     half = (len(steps) + 1) // 2
     with open_with(path, spark, script, **config) as session:
         for stream in streams:

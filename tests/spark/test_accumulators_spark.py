@@ -1,4 +1,4 @@
-"""Results and result types of every aggregate are those of Spark in batch."""
+"""Compare results and result types of every aggregate with Spark in batch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KEYS = 6
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An aggregate in SQL and as a call; `loose`: in which order a list comes is left open."""
+class AggregateCase:
+    """An aggregate in SQL and as a call. `loose`: the order of a list is undefined."""
 
     sql: str
     function: str
@@ -36,80 +36,82 @@ class Asked:
     loose: bool = False
 
 
-def simple(name: str, **options: Any) -> Asked:
-    return Asked(f"{name}(x)", name, **options)
+def simple(name: str, **options: Any) -> AggregateCase:
+    return AggregateCase(f"{name}(x)", name, **options)
 
 
 ANY = [
     simple("count"),
-    Asked("count(x, n)", "count", ("x", "n")),
+    AggregateCase("count(x, n)", "count", ("x", "n")),
     simple("first"),
-    Asked("first(x, true)", "first", constants=(True,)),
+    AggregateCase("first(x, true)", "first", constants=(True,)),
     simple("last"),
-    Asked("last_value(x) IGNORE NULLS", "last_value", constants=(True,)),
+    AggregateCase("last_value(x) IGNORE NULLS", "last_value", constants=(True,)),
     simple("any_value"),
-    Asked("first(x) FILTER (WHERE c)", "first", ("x", "c"), filtered=True),
-    Asked("count(*) FILTER (WHERE c)", "count", ("c",), filtered=True),
-    Asked("min_by(x, n)", "min_by", ("x", "n")),
-    Asked("max_by(x, n) FILTER (WHERE c)", "max_by", ("x", "n", "c"), filtered=True),
+    AggregateCase("first(x) FILTER (WHERE c)", "first", ("x", "c"), filtered=True),
+    AggregateCase("count(*) FILTER (WHERE c)", "count", ("c",), filtered=True),
+    AggregateCase("min_by(x, n)", "min_by", ("x", "n")),
+    AggregateCase("max_by(x, n) FILTER (WHERE c)", "max_by", ("x", "n", "c"), filtered=True),
     simple("collect_list"),
-    Asked("array_agg(x) FILTER (WHERE c)", "array_agg", ("x", "c"), filtered=True),
-    Asked("collect_list(x) RESPECT NULLS", "collect_list", constants=(False,)),
+    AggregateCase("array_agg(x) FILTER (WHERE c)", "array_agg", ("x", "c"), filtered=True),
+    AggregateCase("collect_list(x) RESPECT NULLS", "collect_list", constants=(False,)),
 ]
 SETS = [
-    Asked("count(DISTINCT x)", "count", distinct=True),
-    Asked("count(DISTINCT x, c)", "count", ("x", "c"), distinct=True),
+    AggregateCase("count(DISTINCT x)", "count", distinct=True),
+    AggregateCase("count(DISTINCT x, c)", "count", ("x", "c"), distinct=True),
     simple("collect_set", loose=True),
-    Asked("array_agg(DISTINCT x)", "array_agg", distinct=True, loose=True),
+    AggregateCase("array_agg(DISTINCT x)", "array_agg", distinct=True, loose=True),
     simple("approx_count_distinct"),
 ]
 SCALAR = [
     *SETS,
     simple("min"),
     simple("max"),
-    Asked("max(DISTINCT x)", "max", distinct=True),
-    Asked("mode(x, true)", "mode", constants=(True,)),
-    Asked("max_by(n, u)", "max_by", ("n", "u")),
+    AggregateCase("max(DISTINCT x)", "max", distinct=True),
+    AggregateCase("mode(x, true)", "mode", constants=(True,)),
+    AggregateCase("max_by(n, u)", "max_by", ("n", "u")),
 ]
-SUMS = [simple("sum"), simple("avg"), Asked("sum(DISTINCT x)", "sum", distinct=True)]
-SUMS += [Asked("avg(DISTINCT x)", "avg", distinct=True), simple("mean")]
+SUMS = [simple("sum"), simple("avg"), AggregateCase("sum(DISTINCT x)", "sum", distinct=True)]
+SUMS += [AggregateCase("avg(DISTINCT x)", "avg", distinct=True), simple("mean")]
 SPREADS = [
     simple(name)
     for name in ("stddev", "stddev_samp", "stddev_pop", "std", "variance", "var_samp", "var_pop")
-] + [Asked("stddev(DISTINCT x)", "stddev", distinct=True)]
+] + [AggregateCase("stddev(DISTINCT x)", "stddev", distinct=True)]
 SPREADS += [simple("skewness"), simple("kurtosis")]
-SPREADS += [Asked(f"{name}(n, x)", name, ("n", "x")) for name in PAIRS]
+SPREADS += [AggregateCase(f"{name}(n, x)", name, ("n", "x")) for name in PAIRS]
 DISTINCT_PAIRS = ["corr", "covar_samp", "regr_count", "regr_slope", "regr_intercept", "regr_r2"]
-SPREADS += [Asked(f"{name}(x, u)", name, ("x", "u")) for name in ("corr", "regr_avgy", "regr_r2")]
+SPREADS += [
+    AggregateCase(f"{name}(x, u)", name, ("x", "u")) for name in ("corr", "regr_avgy", "regr_r2")
+]
 FRACTIONS = (0.0, 0.1, 0.5, 0.9, 1.0)
 ARRAY = "array(0.0, 0.1, 0.5, 0.9, 1.0)"
 EXACT_RANKS = [
-    Asked("percentile(x, 0.3)", "percentile", constants=(0.3,)),
-    Asked(f"percentile(x, {ARRAY})", "percentile", constants=(FRACTIONS,)),
+    AggregateCase("percentile(x, 0.3)", "percentile", constants=(0.3,)),
+    AggregateCase(f"percentile(x, {ARRAY})", "percentile", constants=(FRACTIONS,)),
     simple("median"),
-    Asked("median(DISTINCT x)", "median", distinct=True),
+    AggregateCase("median(DISTINCT x)", "median", distinct=True),
 ]
 RANKS = [
-    Asked("approx_percentile(x, 0.3)", "approx_percentile", constants=(0.3,)),
-    Asked(
+    AggregateCase("approx_percentile(x, 0.3)", "approx_percentile", constants=(0.3,)),
+    AggregateCase(
         f"percentile_approx(x, {ARRAY}, 10000)", "percentile_approx", constants=(FRACTIONS, 10000)
     ),
 ]
 BITS = [simple("bit_and"), simple("bit_or"), simple("bit_xor")]
-BITS += [Asked("bit_xor(DISTINCT x)", "bit_xor", distinct=True)]
+BITS += [AggregateCase("bit_xor(DISTINCT x)", "bit_xor", distinct=True)]
 BOOLEANS = [simple(name) for name in ("bool_and", "bool_or", "every", "any", "some", "count_if")]
 TEXTS = [
     simple("string_agg"),
-    Asked("listagg(x, NULL)", "listagg", constants=(None,)),
+    AggregateCase("listagg(x, NULL)", "listagg", constants=(None,)),
 ]
-JOINED = [Asked("string_agg(x, ', ')", "string_agg", constants=(", ",))]
+JOINED = [AggregateCase("string_agg(x, ', ')", "string_agg", constants=(", ",))]
 INTEGER = [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS, *BITS]
 MOMENT = datetime(2024, 2, 29, 12, 30, 1, 123456)
 MAPS = [[("a", 0.0), ("b", 1.0)], [("b", 1.0), ("a", -0.0)], []]
-TYPES: list[tuple[str, list[Any], list[Asked]]] = [
+TYPES: list[tuple[str, list[Any], list[AggregateCase]]] = [
     ("TINYINT", [-128, 127, 0, 5, 5], INTEGER),
     ("INT", [-(2**31), 2**31 - 1, 0, 5, 5], INTEGER),
-    # Averages are exact here, and rounded on the way in Spark.
+    # Averages are exact here; Spark rounds intermediate results.
     ("BIGINT", [-(2**59), 2**58, 0, 5, 123_456_789_012_345_678],
      [one for one in INTEGER if not one.function.startswith("regr_avg")]),
     ("FLOAT", [0.1, -2.5, 3e10, 0.0, 7.25], [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
@@ -121,7 +123,7 @@ TYPES: list[tuple[str, list[Any], list[Asked]]] = [
      [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
     # Spark reads rows in another order for several kinds of DISTINCT.
     ("DECIMAL(10, 2)", [Decimal("0.10"), Decimal("-9.99"), Decimal("5.00")],
-     [Asked(f"{name}(DISTINCT x, n)", name, ("x", "n"), distinct=True) for name in DISTINCT_PAIRS]),
+     [AggregateCase(f"{name}(DISTINCT x, n)", name, ("x", "n"), distinct=True) for name in DISTINCT_PAIRS]),
     ("DECIMAL(30, 0)", [Decimal(10**29), Decimal(-3), Decimal(1)], [*ANY, *SCALAR, *SUMS]),
     ("STRING", ["", "a", "b", "é", "zz"], [*ANY, *SCALAR, *TEXTS, *JOINED]),
     ("BINARY", [b"", b"a", b"\xff", b"\x00"], [*ANY, *SCALAR, *TEXTS]),
@@ -134,8 +136,8 @@ TYPES: list[tuple[str, list[Any], list[Asked]]] = [
     ("STRUCT<a: INT, b: STRING>", [{"a": 1, "b": "x"}, {"a": None, "b": None}], [*ANY, *SETS]),
     ("ARRAY<DOUBLE>", [[1.5, None], [], [-0.0], [0.0], [NAN]], [*ANY, *SETS]),
     ("MAP<STRING, DOUBLE>", MAPS, ANY),
-    # Spark sorts rows to count different maps, so that their order is gone.
-    ("MAP<STRING, DOUBLE>", MAPS, [Asked("count(DISTINCT x)", "count", distinct=True)]),
+    # Spark sorts rows to count distinct maps, which changes their order.
+    ("MAP<STRING, DOUBLE>", MAPS, [AggregateCase("count(DISTINCT x)", "count", distinct=True)]),
 ]  # fmt: skip
 
 
@@ -145,14 +147,14 @@ def arrow_type(kind: Any) -> pa.DataType:
     return to_arrow_type(kind, timezone="UTC")
 
 
-def table_of(kind: pa.DataType, values: Sequence[Any], seed: int) -> pa.Table:
-    """Rows with NULLs; the last key has nothing else. Numbers in n are all different."""
+def random_table(kind: pa.DataType, values: Sequence[Any], seed: int) -> pa.Table:
+    """Generate rows with NULLs. The last key has only NULLs; the numbers in n are distinct."""
     pick = random.Random(seed)
     keys = [pick.randrange(KEYS - 1) for _ in range(60)] + [KEYS - 1] * 2
     drawn = [None if pick.random() < 0.2 else pick.choice(values) for _ in range(60)] + [None] * 2
     numbers = [None if pick.random() < 0.1 else number for number in pick.sample(range(1000), 62)]
     flags = [pick.choice([True, False, None]) for _ in keys]
-    # Different for every row, so that no two of them tie.
+    # Distinct for every row, to avoid ties.
     unequal = [float(number) if number is not None else None for number in numbers]
     return pa.table(
         {
@@ -165,28 +167,28 @@ def table_of(kind: pa.DataType, values: Sequence[Any], seed: int) -> pa.Table:
     )
 
 
-def through_groups(
-    rows: pa.Table, asked: Sequence[Asked], results: Sequence[Any], back: bool
+def aggregate_in_parts(
+    rows: pa.Table, cases: Sequence[AggregateCase], results: Sequence[Any], retract: bool
 ) -> pa.Table:
-    """The same through Groups, in parts; with `back`, noise comes and is retracted."""
+    """Aggregate the rows in parts. With `retract`, add and retract other rows, too."""
     calls = tuple(
         AggregateCall(a.function, a.sql, tuple(rows.schema.field(c).type for c in a.arguments), kind,
              distinct=a.distinct, filtered=a.filtered, constants=a.constants)
-        for a, kind in zip(asked, results, strict=True)
+        for a, kind in zip(cases, results, strict=True)
     )  # fmt: skip
-    groups = Aggregator(GroupSpec((pa.int64(),), calls, retracts=back))
+    groups = Aggregator(GroupSpec((pa.int64(),), calls, retracts=retract))
 
     def lifted(part: pa.Table, weight: int) -> Any:
         columns = {
             f"a{i}_{place}": part[name]
-            for i, a in enumerate(asked)
+            for i, a in enumerate(cases)
             for place, name in enumerate(a.arguments)
         }
-        weights = [weight] * part.num_rows if back else None
+        weights = [weight] * part.num_rows if retract else None
         return groups.pre_aggregate(input_rows(part["k"].to_pylist(), columns, weights))
 
     parts = [lifted(rows.slice(start, 20), 1) for start in range(0, rows.num_rows, 20)]
-    if back:
+    if retract:
         noise = rows.slice(5, 30)
         parts += [lifted(noise, 1), lifted(noise, -1)]
     return groups.evaluate(
@@ -194,18 +196,18 @@ def through_groups(
     ).sort_by("k0")
 
 
-def agree(got: Any, expected: Any, loose: bool) -> bool:
-    if loose and isinstance(got, list) and isinstance(expected, list):
-        return same_result(sorted(got, key=repr), sorted(expected, key=repr))
-    if isinstance(got, float) and isinstance(expected, float) and abs(expected) > 1:
-        return same_result(got / expected, 1.0) or same_result(got, expected)
-    return same_result(got, expected)
+def is_same(result: Any, expected: Any, loose: bool) -> bool:
+    if loose and isinstance(result, list) and isinstance(expected, list):
+        return same_result(sorted(result, key=repr), sorted(expected, key=repr))
+    if isinstance(result, float) and isinstance(expected, float) and abs(expected) > 1:
+        return same_result(result / expected, 1.0) or same_result(result, expected)
+    return same_result(result, expected)
 
 
-def aggregated(spark: Any, rows: pa.Table, asked: Sequence[Asked]) -> Any:
-    """A frame of the results, by key; the rows are the view `accumulated`."""
+def aggregated(spark: Any, rows: pa.Table, cases: Sequence[AggregateCase]) -> Any:
+    """Return the results by key as a data frame; the view `accumulated` has the rows."""
     spark.createDataFrame(rows).coalesce(1).createOrReplaceTempView("accumulated")
-    columns = ", ".join(f"{a.sql} AS r{i}" for i, a in enumerate(asked))
+    columns = ", ".join(f"{a.sql} AS r{i}" for i, a in enumerate(cases))
     return spark.sql(f"SELECT k, {columns} FROM accumulated GROUP BY k")
 
 
@@ -216,26 +218,26 @@ def result_types(frame: Any) -> list[pa.DataType]:
 @pytest.mark.parametrize(
     "place", range(len(TYPES)), ids=[f"{i}-{t[0]}" for i, t in enumerate(TYPES)]
 )
-def test_aggregates_are_those_of_spark(spark: Any, place: int) -> None:
-    sql_type, values, asked = TYPES[place]
+def test_aggregates_equal_spark(spark: Any, place: int) -> None:
+    sql_type, values, cases = TYPES[place]
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
-    rows = table_of(kind, values, seed=place)
-    frame = aggregated(spark, rows, asked)
+    rows = random_table(kind, values, seed=place)
+    frame = aggregated(spark, rows, cases)
     expected, kinds = frame.toArrow().sort_by("k"), result_types(frame)
-    for back in (False, True):
-        got = through_groups(rows, asked, kinds, back)
-        assert got["k0"].to_pylist() == list(range(KEYS))
+    for retract in (False, True):
+        result = aggregate_in_parts(rows, cases, kinds, retract)
+        assert result["k0"].to_pylist() == list(range(KEYS))
         wrong = [
-            (back, one.sql, got[f"r{i}"][key].as_py(), expected[f"r{i}"][key].as_py())
-            for i, one in enumerate(asked)
+            (retract, case.sql, result[f"r{i}"][key].as_py(), expected[f"r{i}"][key].as_py())
+            for i, case in enumerate(cases)
             for key in range(KEYS)
-            if not agree(got[f"r{i}"][key].as_py(), expected[f"r{i}"][key].as_py(), one.loose)
+            if not is_same(result[f"r{i}"][key].as_py(), expected[f"r{i}"][key].as_py(), case.loose)
         ]
         assert not wrong
-        assert [got[f"r{i}"].type for i, _ in enumerate(asked)] == kinds
+        assert [result[f"r{i}"].type for i, _ in enumerate(cases)] == kinds
 
 
-OVERFLOWS: list[tuple[str, list[Any], Asked]] = [
+OVERFLOWS: list[tuple[str, list[Any], AggregateCase]] = [
     ("BIGINT", [2**63 - 1, 1], simple("sum")),
     ("DECIMAL(38, 0)", [Decimal("9" * 38), Decimal(1)], simple("sum")),
     ("DECIMAL(38, 0)", [Decimal("9" * 38), Decimal("9" * 38)], simple("avg")),
@@ -244,17 +246,19 @@ OVERFLOWS: list[tuple[str, list[Any], Asked]] = [
 ]
 
 
-@pytest.mark.parametrize("sql_type, values, one", OVERFLOWS)
-def test_what_overflows_in_spark_overflows(
-    spark: Any, sql_type: str, values: Any, one: Asked
+@pytest.mark.parametrize("sql_type, values, case", OVERFLOWS)
+def test_aggregates_overflow_like_spark(
+    spark: Any, sql_type: str, values: Any, case: AggregateCase
 ) -> None:
     from pyspark.errors import ArithmeticException
 
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
     rows = pa.table({"k": pa.array([0] * len(values), pa.int64()), "x": pa.array(values, kind)})
     spark.createDataFrame(rows).coalesce(1).createOrReplaceTempView("accumulated")
-    frame = spark.sql(f"SELECT {one.sql} AS r FROM accumulated")
+    frame = spark.sql(f"SELECT {case.sql} AS r FROM accumulated")
     with pytest.raises(ArithmeticException):
         frame.collect()
     with pytest.raises(RunError, match="overflows"):
-        through_groups(rows, [replace(one)], [arrow_type(frame.schema[0].dataType)], back=False)
+        aggregate_in_parts(
+            rows, [replace(case)], [arrow_type(frame.schema[0].dataType)], retract=False
+        )

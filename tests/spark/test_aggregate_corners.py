@@ -1,4 +1,4 @@
-"""Aggregates at the edge of what they need: no calls, no columns, guarded arguments, odd keys."""
+"""Aggregates without calls or columns, with guarded arguments, and with unusual keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW = "TUMBLE(ts, INTERVAL '10' SECOND)"
-# The event time in seconds, a key, and a number that is a divisor here and there.
+# Event time in seconds, a key, and a number that is sometimes a divisor.
 ROWS = [
     (1, "a", 1.0),
     (2, "b", 0.0),
@@ -31,7 +31,7 @@ PAIRS = (
     "round(covar_pop(n, ascii(k)), 9) AS covariance, round(regr_slope(n, ascii(k)), 9) AS slope, "
     "round(skewness(n), 9) AS lean"
 )
-# A stream, and the same over the rows as a table `t` with the column `start` of a window.
+# A stream, and the batch query over a table `t` with the start of the window in the column `start`.
 QUERIES = {
     "no_calls": (
         f"SELECT k, window_start FROM s GROUP BY k, {WINDOW}",
@@ -73,28 +73,28 @@ QUERIES = {
 
 
 def texts(rows: list[tuple[Any, ...]]) -> list[str]:
-    """Rows in order; NaN is itself, and times are in UTC."""
+    """Return comparable rows in order: NaN equals itself, and times are in UTC."""
     plain = [
         [v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in row] for row in rows
     ]
     return sorted(map(repr, plain))
 
 
-def test_the_stream_equals_the_batch(spark: Any, data: Path) -> None:
+def test_streams_equal_batch(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (k STRING, v DOUBLE, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
         "WITH (connector = 'memory', inserts_per_epoch = 1);"
     ) + "".join(f"CREATE STREAM {name} AS {query[0]};" for name, query in QUERIES.items())
     rows = [{"k": k, "v": v, "ts": START + timedelta(seconds=s)} for s, k, v in ROWS]
     steps = [{"s": rows[first : first + 3]} for first in range(0, len(rows), 3)]
-    found = play_with_restart(data, spark, script, tuple(QUERIES), steps, key_groups=3)
+    batches = play_with_restart(data, spark, script, tuple(QUERIES), steps, key_groups=3)
     table = spark.createDataFrame(
         [(START.replace(tzinfo=None) + timedelta(seconds=s // 10 * 10), k, v) for s, k, v in ROWS],
         "start TIMESTAMP_NTZ, k STRING, v DOUBLE",
     )
     table.createOrReplaceTempView("t")
     for name, (_, rest, columns) in QUERIES.items():
-        given = rows_of(found[name])
-        given = standing(given) if "_op" in given[0] else given
+        emitted = rows_of(batches[name])
+        emitted = standing(emitted) if "_op" in emitted[0] else emitted
         expected = [tuple(row) for row in spark.sql(f"SELECT {columns} FROM t {rest}").collect()]
-        assert texts([tuple(row.values()) for row in given]) == texts(expected), name
+        assert texts([tuple(row.values()) for row in emitted]) == texts(expected), name

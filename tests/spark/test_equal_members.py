@@ -1,4 +1,4 @@
-"""Equal parts of one query step once, and every place that reads them gets rows and watermarks."""
+"""Equal parts of a query run once, and all readers get their rows and watermarks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WINDOWS = f"SELECT k, window_end, count(*) AS n FROM b {WINDOW}"
 # The same for DuckDB.
 ENDS = "time_bucket(INTERVAL '10' SECOND, ts) + INTERVAL '10' SECOND"
 BATCH_WINDOWS = f"SELECT k, {ENDS} AS window_end, count(*) AS n FROM b GROUP BY ALL"
-# Key, number and second; each line is an epoch, and nothing in it is late.
+# Key, number and second; each line is an epoch. No row is late.
 EPOCHS = [
     [("a", 1, 1), ("b", 2, 2), ("a", 1, 1)],
     [("a", 4, 8), ("c", 2, 6), ("a", 4, 8)],
@@ -47,13 +47,13 @@ def sums(members: str) -> str:
     return f"SELECT window_end, sum(n) AS n, count(*) AS m FROM ({members}) GROUP BY window_end"
 
 
-def rows(given: list[tuple[str, int, int]]) -> list[dict[str, Any]]:
-    times = [(START + timedelta(seconds=second)).replace(tzinfo=UTC) for _, _, second in given]
-    return [{"k": k, "v": v, "ts": at} for (k, v, _), at in zip(given, times, strict=True)]
+def rows(values: list[tuple[str, int, int]]) -> list[dict[str, Any]]:
+    times = [(START + timedelta(seconds=second)).replace(tzinfo=UTC) for _, _, second in values]
+    return [{"k": k, "v": v, "ts": at} for (k, v, _), at in zip(values, times, strict=True)]
 
 
 def batch(query: str) -> Counter[tuple[Any, ...]]:
-    """The rows that DuckDB makes of the whole input."""
+    """Compute the rows of a query over the whole input in DuckDB."""
     with duckdb.connect() as db:
         db.execute("CREATE TABLE b (k VARCHAR, v INT, ts TIMESTAMP)")
         for k, v, second in (row for epoch in EPOCHS for row in epoch):
@@ -70,12 +70,12 @@ def run(spark: Any, data: Path, script: str, **config: Any) -> Counter[tuple[Any
     """Run six epochs of the stream s, with a restart in the middle; return all of its rows."""
     steps: list[Step] = [{"b": rows(epoch)} for epoch in EPOCHS]
     config.setdefault("key_groups", 2)
-    told = play_with_restart(data, spark, SOURCE + script, ["s"], steps, **config)
-    return Counter(plain(row) for row in rows_of(told["s"]))
+    batches = play_with_restart(data, spark, SOURCE + script, ["s"], steps, **config)
+    return Counter(plain(row) for row in rows_of(batches["s"]))
 
 
 def operators(data: Path) -> list[OperatorState]:
-    """The operators in the last manifest."""
+    """Return the operators in the last manifest."""
     store = open_store(str(data / "_pipelines" / "main"))
     manifest = Manifests(store, 3).recover().manifest
     assert manifest is not None
@@ -85,39 +85,39 @@ def operators(data: Path) -> list[OperatorState]:
 @pytest.mark.parametrize("vectors", ["on", "off"])
 def test_equal_union_members_are_both_counted(spark: Any, data: Path, vectors: str) -> None:
     script = f"SET vectorized = '{vectors}'; CREATE STREAM s AS {TWICE};"
-    found = run(spark, data, script)
-    assert found == batch(TWICE)
-    assert {n for _, n in found} == {2}
+    emitted = run(spark, data, script)
+    assert emitted == batch(TWICE)
+    assert {n for _, n in emitted} == {2}
 
 
-def test_equal_union_members_give_rows_before_the_end_of_the_input(spark: Any, data: Path) -> None:
+def test_equal_union_members_emit_rows_before_the_end_of_the_input(spark: Any, data: Path) -> None:
     script = f"{SOURCE} CREATE STREAM s AS {TWICE};"
     with open_with(data, spark, script, key_groups=2) as session:
         reader = session.subscribe("s")
         session.start()
         play(session, *({"b": rows(epoch)} for epoch in EPOCHS))
-        # The watermark is two seconds behind the last row, which is of second 47.
+        # The watermark is two seconds behind the last row, which has second 47.
         status = next(item for item in session.status() if item.name == "s")
         assert status.late_rows == 0
-    found = sorted((row["ts"].second, row["n"]) for row in rows_of(reader.take_all()))
-    assert found == [(second, 2) for second in (1, 2, 6, 8, 9, 11, 19, 21, 33)]
+    emitted = sorted((row["ts"].second, row["n"]) for row in rows_of(reader.take_all()))
+    assert emitted == [(second, 2) for second in (1, 2, 6, 8, 9, 11, 19, 21, 33)]
 
 
 def test_three_equal_members_are_all_counted(spark: Any, data: Path) -> None:
     union = " UNION ALL ".join([DISTINCT] * 3)
     query = f"SELECT ts, count(*) AS n FROM ({union}) GROUP BY ts"
-    found = run(spark, data, f"CREATE STREAM s AS {query};")
-    assert found == batch(query)
-    assert {n for _, n in found} == {3}
+    emitted = run(spark, data, f"CREATE STREAM s AS {query};")
+    assert emitted == batch(query)
+    assert {n for _, n in emitted} == {3}
 
 
-def test_a_cte_read_twice_is_counted_twice(spark: Any, data: Path) -> None:
+def test_cte_read_twice_is_counted_twice(spark: Any, data: Path) -> None:
     query = f"WITH w AS ({{}}) {sums('SELECT * FROM w UNION ALL SELECT * FROM w')}"
-    found = run(spark, data, f"CREATE STREAM s AS {query.format(WINDOWS)};")
-    assert found == batch(query.format(BATCH_WINDOWS))
+    emitted = run(spark, data, f"CREATE STREAM s AS {query.format(WINDOWS)};")
+    assert emitted == batch(query.format(BATCH_WINDOWS))
 
 
-def test_a_stream_read_twice_is_counted_twice(spark: Any, data: Path) -> None:
+def test_stream_read_twice_is_counted_twice(spark: Any, data: Path) -> None:
     twice = sums("SELECT * FROM w UNION ALL SELECT * FROM w")
     script = f"CREATE STREAM w AS {WINDOWS}; CREATE STREAM s AS {twice};"
     assert run(spark, data, script) == batch(f"WITH w AS ({BATCH_WINDOWS}) {twice}")
@@ -132,24 +132,24 @@ def test_a_stream_read_twice_is_counted_twice(spark: Any, data: Path) -> None:
         "(SELECT * FROM w UNION ALL SELECT * FROM w) EXCEPT ALL SELECT * FROM w",
     ],
 )
-def test_set_operations_of_equal_members_equal_the_batch(
+def test_set_operations_of_equal_members_equal_batch(
     spark: Any, data: Path, operation: str
 ) -> None:
     query = f"WITH w AS ({{}}) {operation}"
-    found = run(spark, data, f"CREATE STREAM s AS {query.format(WINDOWS)};")
-    assert found and found == batch(query.format(BATCH_WINDOWS))
+    emitted = run(spark, data, f"CREATE STREAM s AS {query.format(WINDOWS)};")
+    assert emitted and emitted == batch(query.format(BATCH_WINDOWS))
 
 
-def test_a_member_without_itself_is_empty_and_no_row_of_it_waits(spark: Any, data: Path) -> None:
+def test_member_except_itself_is_empty_and_holds_no_rows(spark: Any, data: Path) -> None:
     script = f"{SOURCE} CREATE STREAM s AS {DISTINCT} EXCEPT {DISTINCT};"
     with open_with(data, spark, script, key_groups=2) as session:
         reader = session.subscribe("s")
         session.start()
         play(session, *({"b": rows(epoch)} for epoch in EPOCHS))
     assert rows_of(reader.take_all()) == []
-    seen = START.replace(tzinfo=UTC) + timedelta(seconds=45)
+    watermark = START.replace(tzinfo=UTC) + timedelta(seconds=45)
     marks = {operator.report["watermark_us"] for operator in operators(data)}
-    assert marks == {int(seen.timestamp()) * 1_000_000}
+    assert marks == {int(watermark.timestamp()) * 1_000_000}
 
 
 def test_equal_members_at_different_depth_are_both_counted(spark: Any, data: Path) -> None:
@@ -157,14 +157,14 @@ def test_equal_members_at_different_depth_are_both_counted(spark: Any, data: Pat
     above = "SELECT window_end, k, count(*) AS n FROM ({}) GROUP BY window_end, k"
     members = "SELECT window_end, k, n FROM w UNION ALL " + above.format("SELECT * FROM w")
     query = f"WITH w AS ({{}}) {sums(members + ' UNION ALL SELECT window_end, k, n FROM w')}"
-    found = run(spark, data, f"CREATE STREAM s AS {query.format(WINDOWS)};")
-    assert found == batch(query.format(BATCH_WINDOWS))
+    emitted = run(spark, data, f"CREATE STREAM s AS {query.format(WINDOWS)};")
+    assert emitted == batch(query.format(BATCH_WINDOWS))
 
 
 def test_equal_members_of_several_streams_are_counted_in_each(spark: Any, data: Path) -> None:
     others = f"CREATE STREAM d AS {DISTINCT}; CREATE STREAM t AS {TWICE};"
-    found = run(spark, data, f"{others} CREATE STREAM s AS {TWICE};")
-    assert found == batch(TWICE)
+    emitted = run(spark, data, f"{others} CREATE STREAM s AS {TWICE};")
+    assert emitted == batch(TWICE)
 
 
 def test_equal_members_step_once(spark: Any, data: Path) -> None:
@@ -178,8 +178,8 @@ def last_place_only(spec: ShuffleSpec) -> dict[int, tuple[int, ...]]:
     return {origin: (place,) for origin, place in spec.local}
 
 
-def number_in_the_plan(own: _Lowering, origin: int) -> int:
-    """Return an origin by its number in the stream, by which no shared operator is known."""
+def number_in_plan(lowering: _Lowering, origin: int) -> int:
+    """Return an origin by its number in the stream, which does not identify shared operators."""
     return origin
 
 
@@ -187,10 +187,10 @@ def number_in_the_plan(own: _Lowering, origin: int) -> int:
     ("owner", "name", "broken"),
     [
         (ShuffleSpec, "places", property(last_place_only)),
-        (_Lowering, "_known_as", number_in_the_plan),
+        (_Lowering, "_known_as", number_in_plan),
     ],
 )
-def test_an_operator_that_would_never_get_a_watermark_is_an_error(
+def test_operator_without_a_watermark_is_an_error(
     spark: Any,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Windows on Spark: streamed in epochs, with a restart in between, they equal a batch."""
+"""Windows on Spark equal a batch query, across epochs and a restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.spark.helpers import Rows, Step, bag, open_with, play, play_with_rest
 pytestmark = pytest.mark.spark
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-# Later inserts are read later also if that is after a restart.
+# Inserts keep their order across a restart.
 SOURCES = (
     "CREATE SOURCE a (k STRING, v BIGINT, tags ARRAY<STRING>, ts TIMESTAMP, "
     "WATERMARK FOR ts AS ts - INTERVAL '30' SECOND) "
@@ -38,13 +38,13 @@ QUERIES = {
         "FROM (SELECT *, timestamp_micros(us - pmod(us + 7000000, 20000000)) AS s FROM a_rows) "
         "GROUP BY upper(k), v % 2 = 0, s HAVING count(*) > 1",
     ),
-    # Nothing of a row is needed but its time.
+    # Needs only the time of a row.
     "counts": (
         "SELECT window_end, count(*) AS n FROM a GROUP BY TUMBLE(ts, INTERVAL '20' SECOND)",
         "SELECT timestamp_micros(us - pmod(us, 20000000) + 20000000) AS window_end, count(*) AS n "
         "FROM a_rows GROUP BY us - pmod(us, 20000000)",
     ),
-    # Without any key, and over rows that were made of one.
+    # Without a key, and over several rows generated from one.
     "hops": (
         "SELECT window_start, window_end, count(*) AS n, max(tag) AS last, sum(v) AS total FROM a "
         "LATERAL VIEW explode(tags) t AS tag "
@@ -92,18 +92,18 @@ PER_KEY = (
 
 
 def random_rows(seed: int, count: int) -> Rows:
-    """Rows in an order that strays from their time by less than the delay of the watermark."""
-    some = random.Random(seed)
+    """Generate rows whose disorder is less than the delay of the watermark."""
+    rng = random.Random(seed)
     rows: Rows = [
         {
-            "k": some.choice(["x", "X", "y", "ß", None]),
-            "v": some.choice([None, *range(100)]),
-            "ts": START + timedelta(seconds=some.uniform(-100, 100)),
+            "k": rng.choice(["x", "X", "y", "ß", None]),
+            "v": rng.choice([None, *range(100)]),
+            "ts": START + timedelta(seconds=rng.uniform(-100, 100)),
         }
         for _ in range(count)
     ]
     rows += [dict(row) for row in rows[: count // 10]]
-    return sorted(rows, key=lambda row: row["ts"] + timedelta(seconds=some.uniform(0, 25)))
+    return sorted(rows, key=lambda row: row["ts"] + timedelta(seconds=rng.uniform(0, 25)))
 
 
 def split(rows: Rows, parts: int) -> list[Rows]:
@@ -111,7 +111,7 @@ def split(rows: Rows, parts: int) -> list[Rows]:
     return [rows[place : place + size] for place in range(0, len(rows), size)]
 
 
-def test_every_window_equals_a_batch_across_epochs_and_a_restart(spark: Any, data: Path) -> None:
+def test_windows_equal_batch_across_epochs_and_a_restart(spark: Any, data: Path) -> None:
     a, b = random_rows(1, 240), random_rows(2, 240)
     for place, row in enumerate(a):
         row["tags"] = [None, [], ["p"], ["p", "q", "p"]][place % 4]
@@ -125,15 +125,17 @@ def test_every_window_equals_a_batch_across_epochs_and_a_restart(spark: Any, dat
         frame = spark.createDataFrame(rows, kind).selectExpr("*", "unix_micros(ts) AS us")
         frame.createOrReplaceTempView(f"{name}_rows")
     script = "".join(f"CREATE STREAM {name} AS {query};" for name, (query, _) in QUERIES.items())
-    found = play_with_restart(data, spark, SOURCES + PER_KEY + script, QUERIES, steps, key_groups=4)
+    batches = play_with_restart(
+        data, spark, SOURCES + PER_KEY + script, QUERIES, steps, key_groups=4
+    )
     for name, (_, batch) in QUERIES.items():
         expected = spark.sql(batch).toArrow().to_pylist()
-        assert bag(rows_of(found[name])) == bag(expected), name
+        assert bag(rows_of(batches[name])) == bag(expected), name
         assert len(expected) > 3, name
 
 
-def test_a_window_closes_in_the_epoch_that_proves_it_closed(spark: Any, data: Path) -> None:
-    """Through two operators and from a row that a filter drops; held rows come out as well."""
+def test_window_closes_in_the_epoch_whose_watermark_passes_it(spark: Any, data: Path) -> None:
+    """Through two operators, and by a row that a filter drops. Held rows are emitted, too."""
     script = SOURCES + (
         "CREATE STREAM chain AS SELECT sum(n) AS n FROM (SELECT k, window_start, window_end, "
         "count(*) AS n FROM b WHERE v > 0 GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND)) "

@@ -1,4 +1,4 @@
-"""Input that is strange but right, and limits that are reached: rows or one clear error."""
+"""Unusual but valid values, and exceeded limits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tidegate.observe.status import State
 pytestmark = pytest.mark.spark
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-# A key of every plane, and some that look alike or end early.
+# Keys from every Unicode plane, and some that look alike or contain NUL.
 TEXTS = [chr(plane << 16 | 0x21) for plane in range(17)]
 TEXTS += ["", "\0", "a\0", "a", "\u00e9", "e\u0301", "\U0001f600" * 9]
 
 
-def test_all_times_all_texts_all_numbers(spark: Any, data: Path) -> None:
+def test_windows_accept_all_times_texts_and_numbers(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (k STRING, d DOUBLE, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '1' "
         "SECOND) WITH (connector = 'memory', dead_letters = 'bad', max_future = '3000000 days');"
@@ -49,10 +49,10 @@ def test_all_times_all_texts_all_numbers(spark: Any, data: Path) -> None:
         {"k": "t", "d": 1.0, "ts": datetime(9999, 12, 31, 23)},
     ]
     steps = [{"s": early}, {"s": late}]
-    found = play_with_restart(data, spark, script, ["t", "bad"], steps, key_groups=4)
-    (letter,) = rows_of(found["bad"])
+    batches = play_with_restart(data, spark, script, ["t", "bad"], steps, key_groups=4)
+    (letter,) = rows_of(batches["bad"])
     assert letter["reason"] == "the event time ts is NULL"
-    rows = rows_of(found["t"])
+    rows = rows_of(batches["t"])
     assert sorted(row["k"] for row in rows if row["d"] == 0.5) == sorted(TEXTS)
     starts = [row["window_start"].replace(tzinfo=None) for row in rows if row["k"] == "t"]
     midnights = [day.replace(hour=0, minute=0, second=0, microsecond=0) for day in days]
@@ -61,7 +61,7 @@ def test_all_times_all_texts_all_numbers(spark: Any, data: Path) -> None:
     assert counts == {"nan": 2, "0.0": 2, "inf": 1, "None": 1, "5e-324": 1}
 
 
-def test_limits_stop_with_one_clear_error_and_a_restart_goes_on(spark: Any, data: Path) -> None:
+def test_exceeded_limit_is_one_error_and_a_restart_continues(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (k BIGINT, v DECIMAL(38, 0), ts TIMESTAMP, WATERMARK FOR ts AS ts) "
         "WITH (connector = 'memory');"
@@ -81,7 +81,7 @@ def test_limits_stop_with_one_clear_error_and_a_restart_goes_on(spark: Any, data
                 session.wait()
             codes.add((caught.value.code, (caught.value.hint or "").split(" ")[0]))
         assert codes <= {("TG-507", "cast"), ("TG-508", "group")}
-        # They are two pipelines, and fail one after the other.
+        # These are two pipelines, which fail one after the other.
         eventually(lambda: {item.state for item in session.status()} == {State.FAILED})
         errors = {item.name: item.error or "" for item in session.status()}
         assert "sum(v) overflows" in errors["sums"].lower()
@@ -102,6 +102,6 @@ def test_a_thousand_columns(spark: Any, data: Path) -> None:
     )
     rows = [{**dict.fromkeys(names, n), "c0": n % 2, "ts": START} for n in range(6)]
     steps = [{"s": rows[:3]}, {"s": rows[3:]}]
-    found = rows_of(play_with_restart(data, spark, script, ["t"], steps, key_groups=2)["t"])
+    emitted = rows_of(play_with_restart(data, spark, script, ["t"], steps, key_groups=2)["t"])
     expected = [{"c0": odd, **{f"{name}_": 4 + odd for name in names[1:]}} for odd in range(2)]
-    assert bag(found) == bag(expected)
+    assert bag(emitted) == bag(expected)

@@ -1,4 +1,4 @@
-"""Sources that feed windows in unusual ways: from the future, empty, upserted, of other times."""
+"""Sources of windows: future rows, empty files, upserts, and local and computed times."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_rows_from_the_future_do_not_move_the_watermark(spark: Any, data: Path) 
             status = next(item for item in session.status() if item.name == "w")
             return status.watermark, status.dead_letters, status.late_rows
 
-        # The last counters come a moment after the rows.
+        # The last counters arrive shortly after the rows.
         eventually(lambda: counted() == (at(5), 2, 0))
         assert rows_of(out.take_all()) == []
         play(session, {"s": [(16, at(10))]})
@@ -66,7 +66,7 @@ def test_rows_from_the_future_do_not_move_the_watermark(spark: Any, data: Path) 
         assert rows_of(out.take_all()) == [{"window_start": at(10), "total": 16}]
 
 
-def test_epochs_of_empty_files(spark: Any, data: Path, tmp_path: Path) -> None:
+def test_empty_files_are_epochs_without_rows(spark: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     script = (
@@ -96,7 +96,9 @@ def test_epochs_of_empty_files(spark: Any, data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_upserts_from_files(spark: Any, data: Path, tmp_path: Path, kind: str) -> None:
+def test_windows_follow_upserts_from_files(
+    spark: Any, data: Path, tmp_path: Path, kind: str
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     script = (
@@ -111,7 +113,7 @@ def test_upserts_from_files(spark: Any, data: Path, tmp_path: Path, kind: str) -
     last: dict[int, dict[str, Any]] = {}
 
     def write(file: int) -> None:
-        """Every key several times in a file; a later row moves some of them to other windows."""
+        """Write every key several times per file; later rows move some of them to other windows."""
         rows = [
             {"id": n % 7, "city": f"c{(n * (file + 1)) % 4}", "ts": at((n * 3 + file) % 40)}
             for n in range(25)
@@ -140,10 +142,10 @@ def test_upserts_from_files(spark: Any, data: Path, tmp_path: Path, kind: str) -
         session.wait()
     write(4)
     with open_with(data, spark, script, key_groups=3) as session:
-        found = {stream: session.subscribe(stream) for stream in streams}
+        readers = {stream: session.subscribe(stream) for stream in streams}
         session.start(until_end=True)
         session.wait()
-        rows = {stream: rows_of(item.take_all()) for stream, item in found.items()}
+        rows = {stream: rows_of(item.take_all()) for stream, item in readers.items()}
     assert bag(standing(rows["now"])) == bag(
         {"id": row["id"], "city": row["city"]} for row in last.values()
     )
@@ -155,7 +157,7 @@ def test_upserts_from_files(spark: Any, data: Path, tmp_path: Path, kind: str) -
     assert values(rows["w"]) == sorted((start, starts.count(start)) for start in set(starts))
 
 
-def test_local_and_computed_times(spark: Any, data: Path) -> None:
+def test_windows_over_local_and_computed_times(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (v BIGINT, ts TIMESTAMP_NTZ, WATERMARK FOR ts AS ts) "
         "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -177,11 +179,11 @@ def test_local_and_computed_times(spark: Any, data: Path) -> None:
         }
         for first in range(0, len(rows), 2)
     ]
-    found = play_with_restart(data, spark, script, ("hops", "computed"), steps, key_groups=2)
+    batches = play_with_restart(data, spark, script, ("hops", "computed"), steps, key_groups=2)
     expected = []
     for start in range(-16, 48, 4):
         inside = [v for v, s in rows if start <= s < start + 10]
         if inside:
             expected.append((at(start), at(start + 10), sum(inside)))
     for stream in ("hops", "computed"):
-        assert values(rows_of(found[stream])) == expected
+        assert values(rows_of(batches[stream])) == expected

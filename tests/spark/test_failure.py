@@ -1,4 +1,4 @@
-"""What Spark throws, as one clear error; no Spark needed."""
+"""Errors of Spark become one clear error. These tests need no Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Identifier: [id = 1]
 """
 
 
-def test_what_python_threw_in_a_task_is_named_without_its_traceback() -> None:
+def test_python_error_of_a_task_is_shown_without_traceback() -> None:
     thrown = RuntimeError(IN_A_TASK.format("AttributeError: no 'Grid' there"))
     assert describe(thrown) == "AttributeError: no 'Grid' there"
     error = pipeline_error("t", thrown)
@@ -32,7 +32,7 @@ def test_what_python_threw_in_a_task_is_named_without_its_traceback() -> None:
     assert error.message == "the stream t stopped: AttributeError: no 'Grid' there"
 
 
-def test_errors_of_our_own_keep_their_code_on_the_way_through_spark() -> None:
+def test_tidegate_errors_keep_their_code_through_spark() -> None:
     shown = RunError("TG-507", "sum(v) overflows bigint", hint="cast it.").render()
     error = pipeline_error(
         "t", RuntimeError(IN_A_TASK.format(f"tidegate.errors.RunError: {shown}"))
@@ -41,13 +41,13 @@ def test_errors_of_our_own_keep_their_code_on_the_way_through_spark() -> None:
     assert error.message == "the stream t stopped: sum(v) overflows bigint"
 
 
-def test_the_innermost_cause_of_java_is_named() -> None:
+def test_innermost_java_cause_is_shown() -> None:
     text = "[A.B] outer\nCaused by: a.b.FirstException: one\nCaused by: c.d.LastError: two\n\tat e"
     assert describe(RuntimeError(text)) == "two"
 
 
 class Captured(PySparkException):
-    """An error as Spark hands it to Python: a condition, its parameters and the whole text."""
+    """An error as Spark passes it to Python: a condition, its parameters and the whole text."""
 
     def __init__(self, condition: str, text: str, **parameters: str) -> None:
         super().__init__(message=text)
@@ -101,11 +101,11 @@ ZONE = "The timezone: Foo/Bar is invalid. The timezone must be either a region-b
         ),
     ],
 )
-def test_an_expression_that_fails_gets_advice_that_can_be_followed(
+def test_failing_expression_gets_a_usable_hint(
     condition: str, text: str, parameters: dict[str, str], message: str, hint: str
 ) -> None:
     direct = Captured(condition, text, **parameters)
-    # The streaming engine keeps the text alone, wrapped in others.
+    # The streaming engine passes only the text, inside of other texts.
     wrapped = RuntimeError(
         f"[STREAM_FAILED] Query [id = 1] ended: [FOREACH_BATCH] {direct}\n\n at x"
     )
@@ -118,7 +118,7 @@ def test_an_expression_that_fails_gets_advice_that_can_be_followed(
         assert len(shown.splitlines()) == 2
 
 
-def test_other_failures_of_spark_keep_their_words() -> None:
+def test_other_spark_errors_keep_their_text() -> None:
     text = "Table is gone. Look for it. SQLSTATE: 42P01"
     error = pipeline_error("t", Captured("TABLE_OR_VIEW_NOT_FOUND", text))
     assert error.message == "the stream t stopped: Table is gone. Look for it"
@@ -133,8 +133,8 @@ def test_other_failures_of_spark_keep_their_words() -> None:
         "and terminated with code: 137",
     ],
 )
-def test_a_worker_that_was_killed_is_worth_another_try(text: str) -> None:
-    """Also if it was the process that forks them, while it started."""
+def test_killed_worker_is_retried(text: str) -> None:
+    """Also the process that forks workers, while it starts."""
     assert JobFailed(RuntimeError(f"Job aborted: {text}")).passing
     assert not JobFailed(RuntimeError("Job aborted: Division by zero")).passing
 
@@ -147,11 +147,11 @@ def test_a_worker_that_was_killed_is_worth_another_try(text: str) -> None:
         Py4JError("An error occurred while calling o39.sc"),
     ],
 )
-def test_a_jvm_that_was_killed_is_named(error: Exception) -> None:
-    found = pipeline_error("t", JobFailed(error))
-    assert found.code == "TG-503" and "Spark's JVM exited" in found.message
+def test_killed_jvm_is_named(error: Exception) -> None:
+    failure = pipeline_error("t", JobFailed(error))
+    assert failure.code == "TG-503" and "Spark's JVM exited" in failure.message
 
 
-def test_a_jvm_that_answers_is_not_gone() -> None:
+def test_responding_jvm_is_not_reported_as_killed() -> None:
     text = "An error occurred while calling o39.sc. Trace:\npy4j.Py4JException: no method sc\n"
     assert "JVM exited" not in pipeline_error("t", Py4JError(text)).message

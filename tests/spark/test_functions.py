@@ -1,4 +1,4 @@
-"""The list of functions that `tidegate check` knows is Spark's own."""
+"""`tidegate check` knows the functions of Spark."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidegate.sql.expressions import aggregate_functions, spark_functions
 pytestmark = pytest.mark.spark
 
 
-def test_the_list_is_the_one_of_this_spark(spark: Any) -> None:
+def test_function_list_equals_spark(spark: Any) -> None:
     shown = {row[0].upper() for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
     named = {name for name in shown if name.replace("_", "a").isalnum()}
     assert spark_functions() == named
 
 
-def test_every_aggregate_of_spark_is_known_as_one(spark: Any) -> None:
-    """A missing one would be taken for a scalar function and be accepted in the wrong place."""
+def test_every_aggregate_of_spark_is_known(spark: Any) -> None:
+    """A missing aggregate would be accepted as a scalar function in the wrong place."""
     entries = spark._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.expressions()
     iterator = entries.iterator()
     package = "org.apache.spark.sql.catalyst.expressions.aggregate."

@@ -1,4 +1,4 @@
-"""What can be inserted: frames of pandas and polars, Arrow by its C stream, iterators."""
+"""Kinds of rows that INSERT accepts: pandas, polars, Arrow C streams, iterators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
 
 
 class Stream:
-    """Arrow data that is known by its C stream only."""
+    """Arrow data with only the Arrow C stream interface."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -52,7 +52,7 @@ async def later() -> AsyncIterator[dict[str, Any]]:
         yield row
 
 
-def test_all_kinds_of_rows_are_the_same_rows(data: Path, spark: SparkSession) -> None:
+def test_all_kinds_of_input_insert_the_same_rows(data: Path, spark: SparkSession) -> None:
     with open_with(data, spark, SCRIPT) as session:
         frame = pl.DataFrame(rows(1)).with_columns(pl.lit(AT).alias("at"))
         assert session.insert("s", frame) == 1
@@ -66,10 +66,12 @@ def test_all_kinds_of_rows_are_the_same_rows(data: Path, spark: SparkSession) ->
             assert caught.value.code == "TG-309"
         session.start(until_end=True)
         session.wait()
-        found = session.query('SELECT id, name, price::DOUBLE AS price, "at" FROM v ORDER BY id')
-        assert [row["id"] for row in found] == [1, 2, 3, 4, 5]
-        assert {(row["price"], row["at"]) for row in found} == {(1.5, AT)}
-        assert found.to_polars()["name"].to_list() == [f"n{n}" for n in range(1, 6)]
+        result = session.query('SELECT id, name, price::DOUBLE AS price, "at" FROM v ORDER BY id')
+        assert [row["id"] for row in result] == [1, 2, 3, 4, 5]
+        assert {(row["price"], row["at"]) for row in result} == {(1.5, AT)}
+        assert result.to_polars()["name"].to_list() == [f"n{n}" for n in range(1, 6)]
         session.stop()
         (status,) = session.status()
-        assert (status.state, status.rows_out) == (State.FINISHED, 5), "after the stop, too"
+        assert (status.state, status.rows_out) == (State.FINISHED, 5), (
+            "the view lost rows after the stop"
+        )

@@ -1,4 +1,4 @@
-"""Queries that are rewritten to other operators: with late rows, they equal the batch of the rest."""
+"""Queries that are rewritten to other operators equal a batch over the rows that are not late."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.spark
 
 Given = tuple[str | None, int | None, int]
 SIZE = 10
-# The rows of the left once more, none of which is ever late.
+# The rows of the left side again; none of them is late.
 SLOW = (
     "CREATE SOURCE slow (k STRING, v INT, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '1' HOUR) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
 )
 WINDOW = f"TUMBLE(ts, INTERVAL '{SIZE}' SECOND)"
 BUCKET = f"time_bucket(INTERVAL '{SIZE}' SECOND, ts) + INTERVAL '{SIZE}' SECOND"
-# A stream, what DuckDB makes of its rows in time, and what tells whether they are.
+# A stream, and the DuckDB query over the rows in time if it differs.
 BY_TIME = {
     "left_join": (f"SELECT {SIDES} FROM l LEFT JOIN r ON l.k = r.k AND {NEAR} AND l.v < r.v", None),
     "listed": (
@@ -50,7 +50,7 @@ BY_TIME = {
 
 
 def epochs(seed: int) -> tuple[list[list[Given]], list[list[Given]]]:
-    """Rows of both sides, some of which come too late."""
+    """Generate rows of both sides, some of which are late."""
     chance = random.Random(seed)
 
     def some(place: int) -> list[Given]:
@@ -67,40 +67,40 @@ def epochs(seed: int) -> tuple[list[list[Given]], list[list[Given]]]:
 
 
 def in_time(left: list[list[Given]], right: list[list[Given]], window: bool) -> list[list[Given]]:
-    """The rows of each side that the watermark before their epoch has not passed."""
-    kept: list[list[Given]] = [[], []]
+    """Return the rows of each side that are not behind the watermark before their epoch."""
+    on_time: list[list[Given]] = [[], []]
     marks = [-100, -100]
-    for both in zip(left, right, strict=True):
+    for steps in zip(left, right, strict=True):
         watermark = marks[0] if window else min(marks)
-        for side, given in enumerate(both):
-            for row in given:
+        for side, values in enumerate(steps):
+            for row in values:
                 last = row[2] // SIZE * SIZE + SIZE - 1 if window else row[2]
-                kept[side] += [row] if last >= watermark else []
-        ahead = [max(row[2] for row in both[0]) - 3, max(row[2] for row in both[1])]
+                on_time[side] += [row] if last >= watermark else []
+        ahead = [max(row[2] for row in steps[0]) - 3, max(row[2] for row in steps[1])]
         marks = [max(pair) for pair in zip(marks, ahead, strict=True)]
-    return kept
+    return on_time
 
 
 def batch(query: str, sides: list[list[Given]]) -> Counter[tuple[Any, ...]]:
     with duckdb.connect() as db:
         db.execute("SET TimeZone = 'UTC'")
-        for name, given in zip(("l", "r", "slow"), sides, strict=False):
+        for name, values in zip(("l", "r", "slow"), sides, strict=False):
             db.execute(f"CREATE TABLE {name} (k VARCHAR, v BIGINT, ts TIMESTAMP)")
             times = [
-                (k, v, (START + timedelta(seconds=s)).replace(tzinfo=None)) for k, v, s in given
+                (k, v, (START + timedelta(seconds=s)).replace(tzinfo=None)) for k, v, s in values
             ]
             db.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", times)
         return Counter(db.execute(query).fetchall())
 
 
 def run(spark: Any, data: Path, script: str, names: list[str], seed: int) -> dict[str, Any]:
-    """Everything is inserted first, so that each epoch has one insert of each source."""
+    """Insert all rows first, so that each epoch has one insert of each source."""
     left, right = epochs(seed)
     with open_with(data, spark, SOURCES + SLOW + script, key_groups=2) as session:
-        for one, two in zip(left, right, strict=True):
-            session.insert("l", rows(one))
-            session.insert("slow", rows(one))
-            session.insert("r", rows(two))
+        for left_rows, right_rows in zip(left, right, strict=True):
+            session.insert("l", rows(left_rows))
+            session.insert("slow", rows(left_rows))
+            session.insert("r", rows(right_rows))
         readers = {name: session.subscribe(name) for name in names}
         session.start(until_end=True)
         session.wait()
@@ -108,14 +108,14 @@ def run(spark: Any, data: Path, script: str, names: list[str], seed: int) -> dic
 
 
 @pytest.mark.parametrize("name", list(BY_TIME))
-def test_rewritten_queries_agree_on_late_rows(spark: Any, data: Path, name: str) -> None:
+def test_rewritten_queries_drop_the_same_late_rows(spark: Any, data: Path, name: str) -> None:
     query, other = BY_TIME[name]
-    told = run(spark, data, f"CREATE STREAM {name} AS {query};", [name], 3)
+    emitted = run(spark, data, f"CREATE STREAM {name} AS {query};", [name], 3)
     left, right = epochs(3)
-    assert len(in_time(left, right, False)[0]) < sum(map(len, left)), "nothing was late"
+    assert len(in_time(left, right, False)[0]) < sum(map(len, left)), "no row was late"
     everything = [row for epoch in left for row in epoch]
     sides = [*in_time(left, right, name == "rolled_up"), everything]
-    assert Counter(map(plain, told[name])) == batch(other or query, sides)
+    assert Counter(map(plain, emitted[name])) == batch(other or query, sides)
 
 
 COUNTED = "(SELECT count(*) AS n, max(v) AS top FROM r) AS x"
@@ -135,12 +135,12 @@ CHANGES = {
 }
 
 
-def test_rewritten_queries_without_bounds_give_changes(spark: Any, data: Path) -> None:
+def test_rewritten_queries_without_bounds_emit_changes(spark: Any, data: Path) -> None:
     ttl = "WITH (state_ttl = '1 day')"
     script = "".join(f"CREATE STREAM {n} {ttl} AS {q} EMIT CHANGES;" for n, q in CHANGES.items())
-    told = run(spark, data, script, list(CHANGES), 5)
+    emitted = run(spark, data, script, list(CHANGES), 5)
     sides = [[row for epoch in side for row in epoch] for side in epochs(5)]
     for name, query in CHANGES.items():
         expected = batch(query, sides)
-        assert expected, "nothing to compare"
-        assert Counter(map(plain, standing(told[name]))) == expected, name
+        assert expected, "there are no rows to compare"
+        assert Counter(map(plain, standing(emitted[name]))) == expected, name

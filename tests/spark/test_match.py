@@ -1,4 +1,4 @@
-"""MATCH_RECOGNIZE in a pipeline that is stopped in the middle, and its conditions beside Spark's."""
+"""MATCH_RECOGNIZE across a restart, and its conditions compared with Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate.sql.dialect import DIALECT
 pytestmark = pytest.mark.spark
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-# A type and some of its values, by a name.
+# Sample values by type name.
 SAMPLES: dict[str, tuple[str, list[Any]]] = {
     "big": ("BIGINT", [None, 0, 2**53 + 1, 2**53]),
     "long": ("BIGINT", [None, 0, -3, 10**6, 7]),
@@ -48,39 +48,42 @@ COUNTED = [
 
 
 def conditions() -> list[tuple[str, str, str]]:
-    """Two columns, and a condition over them as a and b."""
-    found = [(name, name, text) for name in SAMPLES for text in COMPARED]
-    for one, other in itertools.product(NUMBERS, NUMBERS):
-        found += [(one, other, text) for text in COMPARED + COUNTED]
-    found += [("big", "double", text) for text in [*COMPARED, "a IN (b, 9007199254740993)"]]
-    found += [("float", "double", text) for text in COMPARED]
-    return [*found, ("time", "time", "a - b > a - a"), ("time", "time", "a - (b - a) <= b")]
+    """Return the names of two columns, and a condition over them as a and b."""
+    result = [(name, name, text) for name in SAMPLES for text in COMPARED]
+    for left, right in itertools.product(NUMBERS, NUMBERS):
+        result += [(left, right, text) for text in COMPARED + COUNTED]
+    result += [("big", "double", text) for text in [*COMPARED, "a IN (b, 9007199254740993)"]]
+    result += [("float", "double", text) for text in COMPARED]
+    return [*result, ("time", "time", "a - b > a - a"), ("time", "time", "a - (b - a) <= b")]
 
 
-def test_conditions_across_rows_are_those_of_spark(spark: Any) -> None:
-    """Every condition, for every pair of values of two types, by Spark and by the operator."""
+def test_conditions_across_rows_equal_spark(spark: Any) -> None:
+    """Compare every condition for every pair of values of two types in Spark and in the operator."""
     size = max(len(values) for _, values in SAMPLES.values())
     rows = [tuple(v[i % len(v)] for _, v in SAMPLES.values()) for i in range(size)]
     schema = ", ".join(f"{name} {kind}" for name, (kind, _) in SAMPLES.items())
     spark.createDataFrame(rows, schema).createOrReplaceTempView("samples")
     listed, tests = [], []
-    for one, other, text in conditions():
-        sql = re.sub(r"\bb\b", f"y.{other}", re.sub(r"\ba\b", f"x.{one}", text))
+    for left, right, text in conditions():
+        sql = re.sub(r"\bb\b", f"y.{right}", re.sub(r"\ba\b", f"x.{left}", text))
         listed.append(f"{sql} AS c{len(listed)}")
         tree = DIALECT.parse(f"SELECT {text}")[0]
         assert isinstance(tree, exp.Select)
         places = {"a": "?0", "b": "?1"}
         for part in list(tree.find_all(exp.Column)):
             part.replace(exp.column(exp.to_identifier(places[part.name])))
-        kinds = [kind_named(SAMPLES[name][0]) for name in (one, other)]
+        kinds = [kind_named(SAMPLES[name][0]) for name in (left, right)]
         tests.append(scalar_of("A", tree.expressions[0], kinds))
     columns = [f"{side}.{name} AS {side}_{name}" for side in "xy" for name in SAMPLES]
     query = f"SELECT {', '.join([*columns, *listed])} FROM samples AS x CROSS JOIN samples AS y"
-    found = spark.sql(query).toArrow()
-    for number, ((one, other, text), test) in enumerate(zip(conditions(), tests, strict=True)):
-        parts = (_plain_values(found.column(f"x_{one}")), _plain_values(found.column(f"y_{other}")))
-        own = [test.evaluate(values) for values in zip(*parts, strict=True)]
-        assert own == found.column(f"c{number}").to_pylist(), (one, other, text)
+    expected = spark.sql(query).toArrow()
+    for number, ((left, right, text), test) in enumerate(zip(conditions(), tests, strict=True)):
+        parts = (
+            _plain_values(expected.column(f"x_{left}")),
+            _plain_values(expected.column(f"y_{right}")),
+        )
+        results = [test.evaluate(values) for values in zip(*parts, strict=True)]
+        assert results == expected.column(f"c{number}").to_pylist(), (left, right, text)
 
 
 # Symbol, price, volume and second; each line is an epoch. The watermark is 5 seconds behind.
@@ -113,7 +116,7 @@ SCRIPT = """
 STREAMS = ("shapes", "too_late", "a_minute")
 
 
-def test_matches_come_out_once_through_a_restart(spark: Any, data: Path) -> None:
+def test_matches_are_emitted_once_across_a_restart(spark: Any, data: Path) -> None:
     steps = [
         {
             "ticker": [
@@ -124,7 +127,7 @@ def test_matches_come_out_once_through_a_restart(spark: Any, data: Path) -> None
         for lines in GIVEN
     ]
     batches = play_with_restart(data, spark, SCRIPT, STREAMS, steps, key_groups=2)
-    found = {name: rows_of(parts) for name, parts in batches.items()}
+    emitted = {name: rows_of(parts) for name, parts in batches.items()}
     shapes = [
         {
             "symbol": "a",
@@ -145,7 +148,9 @@ def test_matches_come_out_once_through_a_restart(spark: Any, data: Path) -> None
             "ended": START + timedelta(seconds=33),
         },
     ]
-    assert sorted(found["shapes"], key=lambda row: row["symbol"]) == shapes
-    assert [(row["price"], row["late_operator"]) for row in found["too_late"]] == [(99.0, "match")]
+    assert sorted(emitted["shapes"], key=lambda row: row["symbol"]) == shapes
+    assert [(row["price"], row["late_operator"]) for row in emitted["too_late"]] == [
+        (99.0, "match")
+    ]
     minute = START + timedelta(minutes=1)
-    assert found["a_minute"] == [{"window_end": minute, "shapes": 2, "best": 2.0}]
+    assert emitted["a_minute"] == [{"window_end": minute, "shapes": 2, "best": 2.0}]

@@ -1,4 +1,4 @@
-"""Temporal and ASOF joins in a pipeline: after a restart they equal the batch."""
+"""Temporal and ASOF joins equal a batch, also after a restart."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SOURCES = (
 LAST = "SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY ts DESC) = 1"
 SHOWN = "SELECT l.k AS k, l.v AS v, r.v AS found"
 AS_OF = "FOR SYSTEM_TIME AS OF l.ts AS r ON l.k = r.k"
-# A version and what it is worth: a deleted one, or one that a condition drops, is none.
+# A version and its value. A deleted version or one that a condition drops does not match.
 VERSION = "CASE WHEN {1} THEN r.v END AS found FROM l ASOF LEFT JOIN u AS r ON l.k = r.k AND {0}"
 BEFORE, NOT_GONE = "l.ts >= r.ts", "r.op <> '-D'"
-# A stream, and what DuckDB makes of the same rows.
+# A stream, and the DuckDB query for the same rows.
 QUERIES = {
     "temporal": (
         f"{SHOWN} FROM l JOIN u {AS_OF}",
@@ -48,7 +48,7 @@ QUERIES = {
         "ON w.k = l.k",
         f"{SHOWN} FROM l ASOF LEFT JOIN r ON l.k = r.k AND {BEFORE}",
     ),
-    # Rows come out behind the watermark, and must not be late here.
+    # Rows are emitted behind the watermark and must not be late here.
     "counted": (
         "SELECT window_start AS b, count(found) AS n FROM (SELECT l.ts, r.v AS found FROM l "
         "ASOF LEFT JOIN r MATCH_CONDITION (r.ts >= l.ts) TOLERANCE INTERVAL '6' SECOND "
@@ -72,7 +72,7 @@ QUERIES = {
         f"{SHOWN} FROM l ASOF JOIN r ON l.k = r.k AND l.v >= r.v",
     ),
 }
-# Key, number and second; each line is an epoch, and nothing in it is late but the last row.
+# Key, number and second; each line is an epoch. Only the last row is late.
 LEFT = [
     [("a", 1, 1), ("b", 2, 2), (None, 3, 2)],
     [("a", 4, 8), ("c", 2, 6)],
@@ -101,10 +101,10 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def rows(given: list[Any]) -> list[dict[str, Any]]:
-    made = [{"k": k, "v": v, "ts": at(second)} for k, v, second, *_ in given]
-    ops = [{"_op": rest[0]} if rest else {} for _, _, _, *rest in given]
-    return [row | op for row, op in zip(made, ops, strict=True)]
+def rows(values: list[Any]) -> list[dict[str, Any]]:
+    changes = [{"k": k, "v": v, "ts": at(second)} for k, v, second, *_ in values]
+    ops = [{"_op": rest[0]} if rest else {} for _, _, _, *rest in values]
+    return [row | op for row, op in zip(changes, ops, strict=True)]
 
 
 def batch(query: str) -> Counter[tuple[Any, ...]]:
@@ -126,7 +126,7 @@ def plain(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values)
 
 
-def test_joins_with_the_nearest_row_equal_the_batch(spark: Any, data: Path) -> None:
+def test_temporal_and_asof_joins_equal_batch(spark: Any, data: Path) -> None:
     ttl = " WITH (state_ttl = '1 day')"
     script = SOURCES + "".join(f"CREATE STREAM {n}{ttl} AS {q};" for n, (q, _) in QUERIES.items())
     script += (
@@ -139,12 +139,12 @@ def test_joins_with_the_nearest_row_equal_the_batch(spark: Any, data: Path) -> N
     ]
     steps[-1]["l"] += rows([TOO_LATE])
     streams = [*QUERIES, "watched", "late_rows"]
-    told = play_with_restart(data, spark, script, streams, steps, key_groups=2)
+    batches = play_with_restart(data, spark, script, streams, steps, key_groups=2)
     for name, (_, query) in QUERIES.items():
-        found = rows_of(told[name])
-        if found and "_op" in found[0]:
-            found = standing(found)
-        assert Counter(map(plain, found)) == batch(query), name
-    assert Counter(map(plain, rows_of(told["watched"]))) == batch(QUERIES["temporal"][1])
-    (late,) = rows_of(told["late_rows"])
+        emitted = rows_of(batches[name])
+        if emitted and "_op" in emitted[0]:
+            emitted = standing(emitted)
+        assert Counter(map(plain, emitted)) == batch(query), name
+    assert Counter(map(plain, rows_of(batches["watched"]))) == batch(QUERIES["temporal"][1])
+    (late,) = rows_of(batches["late_rows"])
     assert (late["k"], late["late_operator"]) == ("late", "temporal_join (left)")

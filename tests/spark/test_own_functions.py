@@ -1,4 +1,4 @@
-"""Functions of the user's own in running streams, and streams that take the place of others."""
+"""Python and SQL functions in running streams, and streams that replace others."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def short(v: pa.Array) -> pa.Array:
     return v[:1]
 
 
-def test_functions_stand_in_every_expression(spark: Any, data: Path) -> None:
-    """Rows that WHERE drops, and what is turned off, never reach a function of Python."""
+def test_functions_work_in_every_expression(spark: Any, data: Path) -> None:
+    """Python functions do not get rows that WHERE or a condition drops."""
     script = (
         SOURCE
         + """
@@ -79,24 +79,24 @@ def test_functions_stand_in_every_expression(spark: Any, data: Path) -> None:
         session.insert("t", ROWS)
         session.start(until_end=True)
         session.wait()
-        told = {name: rows_of(reader.take_all()) for name, reader in readers.items()}
+        emitted = {name: rows_of(reader.take_all()) for name, reader in readers.items()}
         assert "Filter doubled(CAST(k AS BIGINT)) < 4" in session.explain("rows_out")
         assert session.execute("SHOW FUNCTIONS;")[0].rows[0] == (
             "doubled",
             "doubled(v BIGINT) RETURNS BIGINT, Python",
         )
-    assert bag(told["rows_out"]) == bag(
+    assert bag(emitted["rows_out"]) == bag(
         [
             {"k": 1, "p": 11, "b": 21, "n": "1:10"},
             {"k": 1, "p": None, "b": None, "n": "1:None"},
             {"k": 2, "p": -3, "b": -9, "n": "2:-5"},
         ]
     )
-    assert bag(told["grouped"]) == bag(
+    assert bag(emitted["grouped"]) == bag(
         [{"kk": 2, "s": 21, "n": "1:2"}, {"kk": 4, "s": 52, "n": "2:2"}]
     )
-    assert bag(told["guarded"]) == bag([{"v": 10, "w": 30}, {"v": 30, "w": 90}])
-    assert bag(told["joined"]) == bag(
+    assert bag(emitted["guarded"]) == bag([{"v": 10, "w": 30}, {"v": 30, "w": 90}])
+    assert bag(emitted["joined"]) == bag(
         [
             {"one": 10, "two": 10},
             {"one": 30, "two": 30},
@@ -105,10 +105,10 @@ def test_functions_stand_in_every_expression(spark: Any, data: Path) -> None:
         ]
     )
     after = {row.function for row in spark.sql("SHOW USER FUNCTIONS").collect()}
-    assert after == before, "nothing is left on the user's session"
+    assert after == before, "functions were left on the user's session"
 
 
-def test_what_a_function_does_wrong_is_told(spark: Any, data: Path) -> None:
+def test_errors_of_functions_are_explained(spark: Any, data: Path) -> None:
     with tidegate.open(data, spark=spark) as session:
         session.function("picky", picky, returns="BIGINT")
         session.function("short", short, returns="BIGINT")
@@ -136,12 +136,12 @@ def test_what_a_function_does_wrong_is_told(spark: Any, data: Path) -> None:
         session.insert("t", ROWS)
         session.start()
         eventually(lambda: all(status.error for status in session.status()))
-        told = {status.name: status.error for status in session.status()}
+        errors = {status.name: status.error for status in session.status()}
         assert (
-            "the function picky failed: ValueError: negative values (test_own_functions.py, line"
-            in (told["s"] or "")
+            "the function picky failed: ValueError: negative values (test_python_functions.py, line"
+            in (errors["s"] or "")
         )
-        assert "the function short returned 1 values for" in (told["u"] or "")
+        assert "the function short returned 1 values for" in (errors["u"] or "")
         with pytest.raises(TidegateError) as failed:
             session.wait()
         assert failed.value.code == "TG-510"
@@ -151,7 +151,7 @@ def test_what_a_function_does_wrong_is_told(spark: Any, data: Path) -> None:
         assert location.text[location.start : location.end] == "per(v, k - 1)"
 
 
-def test_streams_take_the_place_of_others_while_they_run(spark: Any, data: Path) -> None:
+def test_replaced_streams_continue_while_running(spark: Any, data: Path) -> None:
     summed = "SELECT k, sum(scaled(v)) AS s FROM t WHERE v > 0 GROUP BY k EMIT CHANGES"
     script = (
         SOURCE + "CREATE FUNCTION scaled(x BIGINT) RETURNS BIGINT RETURN x * 1;"
@@ -164,7 +164,7 @@ def test_streams_take_the_place_of_others_while_they_run(spark: Any, data: Path)
         session.start()
         session.insert("t", [(1, 10, "2026-01-01 00:00:01")])
         session.wait()
-        # Above all operators: the state is kept, and who reads the stream reads the new one.
+        # Above all operators: the state is kept, and readers read the new stream.
         session.execute(
             f"CREATE OR REPLACE STREAM sums AS SELECT k, s + 1000 AS s FROM ({summed[:-13]}) EMIT CHANGES;"
         )
@@ -172,9 +172,9 @@ def test_streams_take_the_place_of_others_while_they_run(spark: Any, data: Path)
         assert "WITH (trigger_interval = '1 ms')" in session.execute("SHOW CREATE above;")[0].text
         session.insert("t", [(1, 5, "2026-01-01 00:00:02")])
         session.wait()
-        told = [(row["s"], row["_op"]) for row in rows_of(reader.take_all())]
-        assert told == [(10, "+I"), (1010, "-U"), (1015, "+U")]
-        # Below one: rejected, and all goes on as it was.
+        changes = [(row["s"], row["_op"]) for row in rows_of(reader.take_all())]
+        assert changes == [(10, "+I"), (1010, "-U"), (1015, "+U")]
+        # Below an operator: rejected, and the old stream continues.
         for change in (
             "CREATE OR REPLACE FUNCTION scaled(x BIGINT) RETURNS BIGINT RETURN x * 2;",
             f"CREATE OR REPLACE STREAM sums AS {summed.replace('> 0', '> 1')};",
@@ -185,7 +185,7 @@ def test_streams_take_the_place_of_others_while_they_run(spark: Any, data: Path)
         session.insert("t", [(1, 1, "2026-01-01 00:00:03")])
         session.wait()
         assert [row["s"] for row in rows_of(reader.take_all())] == [1015, 1016]
-        # Unless the stream says what to do.
+        # Unless the stream sets on_change.
         session.execute("SET on_change = 'restart';")
         session.execute("CREATE OR REPLACE FUNCTION scaled(x BIGINT) RETURNS BIGINT RETURN x * 2;")
         session.wait()

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from tests.operators.aggregate_inputs import input_rows
-from tests.spark.test_accumulators_spark import (
+from tests.spark.test_aggregates import (
     TYPES,
-    Asked,
+    AggregateCase,
     aggregated,
-    agree,
     arrow_type,
+    is_same,
+    random_table,
     result_types,
     simple,
-    table_of,
 )
 from tidegate.columns import HASH, PANE, ROWS
 from tidegate.operators.aggregate.functions import (
@@ -37,23 +37,23 @@ WITHOUT = {"DECIMAL(38, 10)", "DECIMAL(30, 0)", "INTERVAL DAY TO SECOND"}
 PLACES = [(place, f"{place}-{kind}") for place, (kind, _, _) in enumerate(TYPES)]
 
 
-def call_of(rows: pa.Table, asked: Asked, result: pa.DataType) -> AggregateCall:
-    kinds = tuple(rows.schema.field(name).type for name in asked.arguments)
+def call_of(rows: pa.Table, case: AggregateCase, result: pa.DataType) -> AggregateCall:
+    kinds = tuple(rows.schema.field(name).type for name in case.arguments)
     return AggregateCall(
-        asked.function, asked.sql, kinds, result, asked.distinct, asked.filtered, asked.constants
+        case.function, case.sql, kinds, result, case.distinct, case.filtered, case.constants
     )
 
 
-def pre_aggregate(rows: pa.Table, asked: Asked, call: AggregateCall) -> tuple[pa.Table, ...]:
+def pre_aggregate(rows: pa.Table, case: AggregateCase, call: AggregateCall) -> tuple[pa.Table, ...]:
     aggregator = Aggregator(GroupSpec((pa.int64(),), (call,)))
-    columns = {f"a0_{number}": rows[name] for number, name in enumerate(asked.arguments)}
+    columns = {f"a0_{number}": rows[name] for number, name in enumerate(case.arguments)}
     return aggregator.pre_aggregate(input_rows(rows["k"].to_pylist(), columns))
 
 
-def partials(item: PlainAccumulator, asked: Asked) -> Sequence[str] | None:
+def partials(item: PlainAccumulator, case: AggregateCase) -> Sequence[str] | None:
     """Return the SQL of a state, with the FILTER folded in as a stage does."""
-    arguments = list(asked.arguments)
-    if asked.filtered:
+    arguments = list(case.arguments)
+    if case.filtered:
         *arguments, condition = arguments
         index = item.null_argument or 0
         arguments[index] = f"CASE WHEN {condition} THEN {arguments[index]} END"
@@ -70,66 +70,66 @@ def states(partials: pa.Table, item: PlainAccumulator, prefix: str) -> list[tupl
 
 def same_states(ours: list[tuple[Any, ...]], spark: list[tuple[Any, ...]]) -> bool:
     return len(ours) == len(spark) and all(
-        len(one) == len(other) and all(map(agree, one, other, [False] * len(one)))
-        for one, other in zip(ours, spark, strict=True)
+        len(mine) == len(other) and all(map(is_same, mine, other, [False] * len(mine)))
+        for mine, other in zip(ours, spark, strict=True)
     )
 
 
 @pytest.mark.parametrize("place", [p for p, _ in PLACES], ids=[name for _, name in PLACES])
 def test_spark_states_equal_pre_aggregated_states(spark: Any, place: int) -> None:
-    sql_type, values, all_asked = TYPES[place]
+    sql_type, values, cases = TYPES[place]
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
-    rows = table_of(kind, values, seed=place)
-    kinds = result_types(aggregated(spark, rows, all_asked))
-    tested: list[tuple[Asked, AggregateCall, PlainAccumulator]] = []
+    rows = random_table(kind, values, seed=place)
+    kinds = result_types(aggregated(spark, rows, cases))
+    tested: list[tuple[AggregateCase, AggregateCall, PlainAccumulator]] = []
     columns: list[str] = []
-    for asked, result in zip(all_asked, kinds, strict=True):
-        call = call_of(rows, asked, result)
+    for case, result in zip(cases, kinds, strict=True):
+        call = call_of(rows, case, result)
         item = make_accumulator(call)
-        if not isinstance(item, PlainAccumulator) or asked.arguments == ("c",):
+        if not isinstance(item, PlainAccumulator) or case.arguments == ("c",):
             continue
-        sql = partials(item, asked)
+        sql = partials(item, case)
         if sql is not None:
             columns += [f"{text} AS p{len(tested)}_{place}" for place, text in enumerate(sql)]
-            tested.append((asked, call, item))
+            tested.append((case, call, item))
     query = f"SELECT {', '.join(['k', *columns])} FROM accumulated GROUP BY k"
     result = spark.sql(query).toArrow()
     checked: set[str] = set()
-    for number, (asked, call, item) in enumerate(tested):
+    for number, (case, call, item) in enumerate(tested):
         spark_states = states(result, item, f"p{number}_")
-        main = pre_aggregate(rows, asked, call)[0]
+        main = pre_aggregate(rows, case, call)[0]
         ours = sorted(
             zip(*(main[name].to_pylist() for name in ("k0", *main.column_names[4:])), strict=True)
         )
-        assert same_states(ours, spark_states), asked.sql
-        checked.add(asked.function)
-    asked_for = {one.function for one in all_asked if not one.distinct}
-    expected = asked_for & (ALWAYS if sql_type in WITHOUT else ALWAYS | {"sum", "avg", "mean"})
+        assert same_states(ours, spark_states), case.sql
+        checked.add(case.function)
+    functions = {case.function for case in cases if not case.distinct}
+    expected = functions & (ALWAYS if sql_type in WITHOUT else ALWAYS | {"sum", "avg", "mean"})
     assert expected <= checked
 
 
-DISTINCT = [Asked("count(DISTINCT x)", "count", distinct=True)]
-DISTINCT += [Asked("count(DISTINCT x, c)", "count", ("x", "c"), distinct=True)]
+DISTINCT = [AggregateCase("count(DISTINCT x)", "count", distinct=True)]
+DISTINCT += [AggregateCase("count(DISTINCT x, c)", "count", ("x", "c"), distinct=True)]
 
 
 @pytest.mark.parametrize("place", [3, 4, 5, 9, 16, 17], ids=lambda place: TYPES[place][0])
-def test_distinct_values_equal_a_group_by_of_spark(spark: Any, place: int) -> None:
+def test_distinct_values_equal_group_by_of_spark(spark: Any, place: int) -> None:
     sql_type, values, _ = TYPES[place]
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
-    rows = table_of(kind, values, seed=place)
+    rows = random_table(kind, values, seed=place)
     aggregated(spark, rows, [simple("count")])
-    for asked in DISTINCT:
-        call = call_of(rows, asked, pa.int64())
+    for case in DISTINCT:
+        call = call_of(rows, case, pa.int64())
         bag = make_accumulator(call)
         assert isinstance(bag, BagAccumulator)
-        keys = asked.arguments
+        keys = case.arguments
         not_null = " AND ".join(f"{keys[place]} IS NOT NULL" for place in bag.required_arguments)
         named = ", ".join(f"{key} AS v{i}" for i, key in enumerate(keys))
         by = ", ".join(keys)
         expected = spark.sql(
             f"SELECT k, {named}, count(*) AS n FROM accumulated WHERE {not_null} GROUP BY k, {by}"
         ).toArrow()
-        table = pre_aggregate(rows, asked, call)[1].drop_columns([PANE, HASH])
+        table = pre_aggregate(rows, case, call)[1].drop_columns([PANE, HASH])
         assert table.column_names[-1] == ROWS
         assert sorted(map(repr, _tuples(table))) == sorted(map(repr, _tuples(expected)))
 
