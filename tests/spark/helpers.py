@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ def standing(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         counts[key] += 1 if row["_op"] in ("+I", "+U") else -1
     assert all(count >= 0 for count in counts.values()), "a missing row was retracted"
     return [rows_by_key[key] for key in counts.elements()]
+
+
+def comparable_row(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the values of a row without `_op`; times have no zone, as in DuckDB."""
+    values = (row[name] for name in row if name != "_op")
+    return tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values)
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,9 @@ from typing import Any
 import pytest
 
 from tests.spark.helpers import open_with, play_with_restart, rows_of, standing
+from tests.support.event_time import at
 
 pytestmark = pytest.mark.spark
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def change(op: str, k: str, v: int, seconds: float) -> dict[str, Any]:

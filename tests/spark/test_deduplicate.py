@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of, standing
+from tests.support.event_time import at
 
 pytestmark = pytest.mark.spark
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: int) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def rows_by_epoch(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of
+from tests.support.event_time import START, at
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SCRIPT = (
     "CREATE SOURCE s (k STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '5' SECOND) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -33,10 +32,6 @@ EPOCHS: list[list[tuple[str | None, int]]] = [
     [("a", 1), ("a", 12)],
     [("c", 40)],
 ]
-
-
-def at(seconds: int) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def test_each_row_is_emitted_once_and_late_rows_separately(spark: Any, data: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.spark.helpers import Step, open_with, play, play_with_restart, rows_of
+from tests.spark.helpers import Step, comparable_row, open_with, play, play_with_restart, rows_of
 from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
@@ -61,17 +61,12 @@ def batch(query: str) -> Counter[tuple[Any, ...]]:
         return Counter(db.execute(query).fetchall())
 
 
-def plain(row: dict[str, Any]) -> tuple[Any, ...]:
-    values = row.values()
-    return tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values)
-
-
 def run(spark: Any, data: Path, script: str, **config: Any) -> Counter[tuple[Any, ...]]:
     """Run six epochs of the stream s, with a restart in the middle; return all of its rows."""
     steps: list[Step] = [{"b": rows(epoch)} for epoch in EPOCHS]
     config.setdefault("key_groups", 2)
     batches = play_with_restart(data, spark, SOURCE + script, ["s"], steps, **config)
-    return Counter(plain(row) for row in rows_of(batches["s"]))
+    return Counter(comparable_row(row) for row in rows_of(batches["s"]))
 
 
 def operators(data: Path) -> list[OperatorState]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.helpers import Rows, Step, bag, open_with, play, play_with_restart, rows_of
+from tests.support.event_time import START, row
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 # Inserts keep their order across a restart.
 SOURCES = (
     "CREATE SOURCE a (k STRING, v BIGINT, tags ARRAY<STRING>, ts TIMESTAMP, "
@@ -113,8 +113,8 @@ def split(rows: Rows, parts: int) -> list[Rows]:
 
 def test_windows_equal_batch_across_epochs_and_a_restart(spark: Any, data: Path) -> None:
     a, b = random_rows(1, 240), random_rows(2, 240)
-    for place, row in enumerate(a):
-        row["tags"] = [None, [], ["p"], ["p", "q", "p"]][place % 4]
+    for place, a_row in enumerate(a):
+        a_row["tags"] = [None, [], ["p"], ["p", "q", "p"]][place % 4]
     steps: list[Step] = [
         {"a": ours, "b": theirs} for ours, theirs in zip(split(a, 3), split(b, 3), strict=True)
     ]
@@ -144,9 +144,6 @@ def test_window_closes_in_the_epoch_whose_watermark_passes_it(spark: Any, data: 
         "WHERE v > 0 EMIT ON WINDOW CLOSE;"
     )
     names = ("chain", "in_windows")
-
-    def row(k: str, v: int, seconds: float) -> dict[str, Any]:
-        return {"k": k, "v": v, "ts": START + timedelta(seconds=seconds)}
 
     def epochs(subscription: Any) -> dict[int, list[Any]]:
         batches = subscription.take_all()

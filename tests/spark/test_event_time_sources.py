@@ -19,15 +19,11 @@ from tests.spark.helpers import (
     rows_of,
     standing,
 )
+from tests.support.event_time import START, at
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 TEN = "INTERVAL '10' SECOND"
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def values(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,18 @@ import pytest
 
 import tidegate
 from tests.spark.helpers import bag, open_with, play, rows_of
+from tests.support.event_time import START, row
 from tidegate.errors import DataDirectoryError, TidegateError
 from tidegate.runtime.pipeline import Pipeline
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SCRIPT = (
     "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
     "CREATE STREAM w AS SELECT k, window_end, sum(v) AS total FROM s "
     "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND);"
 )
-
-
-def row(k: str, v: int, seconds: float) -> dict[str, Any]:
-    return {"k": k, "v": v, "ts": START + timedelta(seconds=seconds)}
 
 
 FIRST = [row(k, n, n) for n in range(8) for k in "abc"]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from tests.spark.helpers import Step, open_with, play, play_with_restart, rows_of, standing
+from tests.spark.helpers import (
+    Step,
+    comparable_row,
+    open_with,
+    play,
+    play_with_restart,
+    rows_of,
+    standing,
+)
+from tests.support.event_time import START, at
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCES = (
     "CREATE SOURCE l (k STRING, v INT, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '3' SECOND) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -94,10 +102,6 @@ RIGHT = [
 ]
 
 
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
 def rows(values: list[tuple[Any, Any, int]]) -> list[dict[str, Any]]:
     return [{"k": k, "v": v, "ts": at(second)} for k, v, second in values]
 
@@ -113,11 +117,6 @@ def batch(query: str) -> Counter[tuple[Any, ...]]:
         return Counter(db.execute(query).fetchall())
 
 
-def plain(row: dict[str, Any]) -> tuple[Any, ...]:
-    values = (row[name] for name in row if name != "_op")
-    return tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values)
-
-
 @pytest.mark.parametrize("group", [list(QUERIES)[:3], list(QUERIES)[3:6], list(QUERIES)[6:]])
 def test_streams_of_several_inputs_equal_batch(spark: Any, data: Path, group: list[str]) -> None:
     ttl = " WITH (state_ttl = '1 day')"
@@ -130,7 +129,7 @@ def test_streams_of_several_inputs_equal_batch(spark: Any, data: Path, group: li
         emitted = rows_of(batches[name])
         if emitted and "_op" in emitted[0]:
             emitted = standing(emitted)
-        assert Counter(map(plain, emitted)) == batch(QUERIES[name][1]), name
+        assert Counter(map(comparable_row, emitted)) == batch(QUERIES[name][1]), name
 
 
 def test_windows_over_corrected_windows_and_held_rows_miss_no_rows(spark: Any, data: Path) -> None:
@@ -156,10 +155,10 @@ def test_windows_over_corrected_windows_and_held_rows_miss_no_rows(spark: Any, d
         status = {item.name: item for item in session.status()}
         assert status["total"].late_rows == 0
         assert status["small"].late_rows == 2, "held rows were late for their own window"
-    closed = {(plain(row)) for row in rows_of(totals.take_all())}
+    closed = {(comparable_row(row)) for row in rows_of(totals.take_all())}
     naive = START.replace(tzinfo=None)
     assert closed == {(naive, 4), (naive + timedelta(seconds=10), 1)}
-    counts = Counter(plain(row) for row in rows_of(small.take_all()))
+    counts = Counter(comparable_row(row) for row in rows_of(small.take_all()))
     assert counts == Counter(
         {(naive, 1): 1, (naive + timedelta(seconds=6), 1): 1, (naive + timedelta(seconds=12), 1): 1}
     )

@@ -11,8 +11,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.spark.helpers import open_with, rows_of, standing
-from tests.spark.test_joins import NEAR, SIDES, SOURCES, START, plain, rows
+from tests.spark.helpers import comparable_row, open_with, rows_of, standing
+from tests.spark.test_joins import NEAR, SIDES, SOURCES, START, rows
 
 pytestmark = pytest.mark.spark
 
@@ -115,7 +115,7 @@ def test_rewritten_queries_drop_the_same_late_rows(spark: Any, data: Path, name:
     assert len(in_time(left, right, False)[0]) < sum(map(len, left)), "no row was late"
     everything = [row for epoch in left for row in epoch]
     sides = [*in_time(left, right, name == "rolled_up"), everything]
-    assert Counter(map(plain, emitted[name])) == batch(other or query, sides)
+    assert Counter(map(comparable_row, emitted[name])) == batch(other or query, sides)
 
 
 COUNTED = "(SELECT count(*) AS n, max(v) AS top FROM r) AS x"
@@ -143,4 +143,4 @@ def test_rewritten_queries_without_bounds_emit_changes(spark: Any, data: Path) -
     for name, query in CHANGES.items():
         expected = batch(query, sides)
         assert expected, "there are no rows to compare"
-        assert Counter(map(plain, standing(emitted[name]))) == expected, name
+        assert Counter(map(comparable_row, standing(emitted[name]))) == expected, name

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of, standing
+from tests.support.event_time import at
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import EpochStep
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCE = (
     "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -45,10 +44,6 @@ STEPS = [
     [("b", 3, 4)],
 ]
 LATE = [("a", 6.0), ("b", 1.5), ("a", 9.0), ("b", 4.5)]
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def step_rows(step: list[tuple[str, int, float]]) -> dict[str, list[dict[str, Any]]]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of
+from tests.support.event_time import at, row
 from tidegate.connectors.base import EpochId
 from tidegate.connectors.memory.connector import MemorySink
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SCRIPT = (
     "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -27,14 +26,6 @@ SCRIPT = (
     "GROUP BY k, SESSION(ts, INTERVAL '3' SECOND) EMIT ON WINDOW CLOSE LATE DATA TO missed;"
     "CREATE SINK kept FROM too_late WITH (connector = 'files', path = '{0}', format = 'json');"
 )
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-def row(k: str, v: int, seconds: float) -> dict[str, Any]:
-    return {"k": k, "v": v, "ts": at(seconds)}
 
 
 def rows_by_epoch(subscription: Any) -> dict[int, list[tuple[Any, ...]]]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from tests.spark.helpers import Step, play_with_restart, rows_of, standing
+from tests.spark.helpers import Step, comparable_row, play_with_restart, rows_of, standing
+from tests.support.event_time import at
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 MEMORY = "WITH (connector = 'memory', inserts_per_epoch = 1"
 SOURCES = (
     "CREATE SOURCE l (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '3' SECOND) "
@@ -97,10 +96,6 @@ VERSIONS = [
 ]
 
 
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
 def rows(values: list[Any]) -> list[dict[str, Any]]:
     changes = [{"k": k, "v": v, "ts": at(second)} for k, v, second, *_ in values]
     ops = [{"_op": rest[0]} if rest else {} for _, _, _, *rest in values]
@@ -121,11 +116,6 @@ def batch(query: str) -> Counter[tuple[Any, ...]]:
         return Counter(db.execute(query).fetchall())
 
 
-def plain(row: dict[str, Any]) -> tuple[Any, ...]:
-    values = (row[name] for name in row if name != "_op")
-    return tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values)
-
-
 def test_temporal_and_asof_joins_equal_batch(spark: Any, data: Path) -> None:
     ttl = " WITH (state_ttl = '1 day')"
     script = SOURCES + "".join(f"CREATE STREAM {n}{ttl} AS {q};" for n, (q, _) in QUERIES.items())
@@ -144,7 +134,9 @@ def test_temporal_and_asof_joins_equal_batch(spark: Any, data: Path) -> None:
         emitted = rows_of(batches[name])
         if emitted and "_op" in emitted[0]:
             emitted = standing(emitted)
-        assert Counter(map(plain, emitted)) == batch(query), name
-    assert Counter(map(plain, rows_of(batches["watched"]))) == batch(QUERIES["temporal"][1])
+        assert Counter(map(comparable_row, emitted)) == batch(query), name
+    assert Counter(map(comparable_row, rows_of(batches["watched"]))) == batch(
+        QUERIES["temporal"][1]
+    )
     (late,) = rows_of(batches["late_rows"])
     assert (late["k"], late["late_operator"]) == ("late", "temporal_join (left)")

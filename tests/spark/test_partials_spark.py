@@ -30,7 +30,7 @@ from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 
 pytestmark = pytest.mark.spark
 
-# Functions with partial aggregates in SQL for every argument type; sums of WITHOUT have none.
+# Functions with partial aggregates in SQL for every argument type. WITHOUT: types whose sums have none.
 ALWAYS = {"count", "count_if", "min", "max", "min_by", "max_by", "bool_and", "bool_or", "every"}
 ALWAYS |= {"any", "some", "bit_and", "bit_or", "bit_xor"}
 WITHOUT = {"DECIMAL(38, 10)", "DECIMAL(30, 0)", "INTERVAL DAY TO SECOND"}

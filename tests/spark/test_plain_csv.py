@@ -1,4 +1,4 @@
-"""What tasks decode of CSV themselves is what Spark makes of it, or they leave it to Spark."""
+"""The CSV decoder of tasks returns the same rows as Spark, or leaves records to Spark."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ QUOTED = [
 FORMS = (CsvFormat(",", '"', "\\"), CsvFormat(";", "'", "'"), CsvFormat("\t", None, "\\"))
 
 
-def texts(form: CsvFormat) -> list[bytes]:
-    """Records of all kinds, and many of them with one character wrong."""
+def sample_records(form: CsvFormat) -> list[bytes]:
+    """Generate records of all kinds, and many with one wrong character."""
     values = [*NUMBERS, *WORDS, *QUOTED, *TIMES]
     if form.quote is not None:
         values = [value.replace('"', form.quote) for value in values]
@@ -96,28 +96,32 @@ def texts(form: CsvFormat) -> list[bytes]:
     return [text.encode() for text in [*plain, *broken]] + [b"\xff", b"1,\xc3"]
 
 
-def ours(text: bytes, form: CsvFormat) -> dict[str, Any] | None:
-    """The row of a record; None where that is left to Spark."""
+def decode(text: bytes, form: CsvFormat) -> dict[str, Any] | None:
+    """Decode a record; return None if it is left to Spark."""
     schema = csv_schema(COLUMNS)
     assert schema is not None
     try:
-        (row,) = _counted(decode_csv(pa.array([text], pa.binary()), schema, form)).to_pylist()
+        (row,) = with_numeric_times(
+            decode_csv(pa.array([text], pa.binary()), schema, form)
+        ).to_pylist()
     except RecordFailed:
         return None
     return dict(row)
 
 
-def _counted(rows: pa.Table) -> pa.Table:
-    """Times as numbers: Spark has some that Python has no word for."""
+def with_numeric_times(rows: pa.Table) -> pa.Table:
+    """Convert times to numbers, as some times of Spark do not exist in Python."""
     place = rows.schema.get_field_index("t")
     return rows.set_column(place, "t", rows.column(place).cast(pa.int64()))
 
 
-def sparks(spark: SparkSession, given: list[bytes], form: CsvFormat) -> list[dict[str, Any]]:
-    count = len(given)
+def read_with_spark(
+    spark: SparkSession, records: list[bytes], form: CsvFormat
+) -> list[dict[str, Any]]:
+    count = len(records)
     raw = pa.table(
         {
-            TEXT_BYTES: pa.array(given, pa.binary()),
+            TEXT_BYTES: pa.array(records, pa.binary()),
             RECORD_FILE: pa.repeat(pa.scalar("t/0"), count),
             RECORD_LINE: pa.array(range(count), pa.int64()),
             FIRST: pa.repeat(pa.scalar(False), count),
@@ -129,33 +133,35 @@ def sparks(spark: SparkSession, given: list[bytes], form: CsvFormat) -> list[dic
     options |= {"delimiter": form.delimiter, "quote": form.quote, "escape": form.escape}
     options |= {"timestamp_format": None, "null_value": None}
     read = TextFiles(options, tuple(COLUMNS), (), True).read(spark.createDataFrame(raw))
-    # Not every bad record is text.
-    told = read.withColumn(BAD_RECORD, read[BAD_RECORD].isNotNull()).drop(RECORD_FILE)
-    rows = sorted(_counted(told.toArrow()).to_pylist(), key=lambda row: row[RECORD_LINE])
+    # Some malformed records are not valid UTF-8.
+    marked = read.withColumn(BAD_RECORD, read[BAD_RECORD].isNotNull()).drop(RECORD_FILE)
+    rows = sorted(
+        with_numeric_times(marked.toArrow()).to_pylist(), key=lambda row: row[RECORD_LINE]
+    )
     return [{name: row[name] for name in (*dict(COLUMNS), BAD_RECORD)} for row in rows]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["comma", "semicolon", "tab"])
-def test_a_record_is_read_as_spark_reads_it_or_not_at_all(
+def test_records_are_decoded_as_by_spark_or_left_to_it(
     spark: SparkSession, form: CsvFormat
 ) -> None:
-    # Lines without text are left out before.
-    given = [text for text in texts(form) if text.strip(b" \t")]
-    decoded_here = bad_here = 0
+    # Blank lines are dropped before they reach the decoder.
+    records = [text for text in sample_records(form) if text.strip(b" \t")]
+    decoded = malformed = 0
     different = []
-    for text, wanted in zip(given, sparks(spark, given, form), strict=True):
-        row = ours(text, form)
+    for text, expected in zip(records, read_with_spark(spark, records, form), strict=True):
+        row = decode(text, form)
         if row is None:
             continue
         row[BAD_RECORD] = row[BAD_RECORD] is not None
         if row[BAD_RECORD]:
-            bad_here += 1
-            # What Spark could read of a bad record nobody sees.
+            malformed += 1
+            # The values that Spark read from a malformed record are not used.
             row = {**dict.fromkeys(row), BAD_RECORD: True}
-            wanted = {**dict.fromkeys(wanted), BAD_RECORD: wanted[BAD_RECORD]}
-        decoded_here += not row[BAD_RECORD]
-        if repr(row) != repr(wanted):
-            different.append((text, row, wanted))
+            expected = {**dict.fromkeys(expected), BAD_RECORD: expected[BAD_RECORD]}
+        decoded += not row[BAD_RECORD]
+        if repr(row) != repr(expected):
+            different.append((text, row, expected))
     assert different == [], [text for text, _, _ in different]
-    assert decoded_here > 300, "many are plain"
-    assert bad_here > 300, "many are bad, and that is seen without Spark"
+    assert decoded > 300, "too few records were decoded"
+    assert malformed > 300, "too few malformed records were detected"

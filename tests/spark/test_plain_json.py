@@ -1,4 +1,4 @@
-"""What tasks decode themselves is what Spark makes of it, or they leave it to Spark."""
+"""The JSON decoder of tasks returns the same rows as Spark, or leaves records to Spark."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ WHOLE = [
 ]
 
 
-def texts() -> list[bytes]:
-    """Records of all kinds, and many of them with one character wrong."""
+def sample_records() -> list[bytes]:
+    """Generate records of all kinds, and many with one wrong character."""
     values = {
         "a": NUMBERS + WORDS,
         "i": NUMBERS + WORDS,
@@ -110,28 +110,28 @@ def texts() -> list[bytes]:
     return [text.encode() for text in [*plain, *WHOLE, *broken]] + [b'{"s":"\xff"}', b'{"\xc3":1}']
 
 
-def ours(text: bytes) -> dict[str, Any] | None:
-    """The row of a record; None where that is left to Spark."""
+def decode(text: bytes) -> dict[str, Any] | None:
+    """Decode a record; return None if it is left to Spark."""
     schema = json_schema(COLUMNS)
     assert schema is not None
     try:
-        (row,) = _counted(decode_json([text], schema)).to_pylist()
+        (row,) = with_numeric_times(decode_json([text], schema)).to_pylist()
     except VectorFailed:
         return None
     return dict(row)
 
 
-def _counted(rows: pa.Table) -> pa.Table:
-    """Times as numbers: Spark has some that Python has no word for."""
+def with_numeric_times(rows: pa.Table) -> pa.Table:
+    """Convert times to numbers, as some times of Spark do not exist in Python."""
     place = rows.schema.get_field_index("t")
     return rows.set_column(place, "t", rows.column(place).cast(pa.int64()))
 
 
-def sparks(spark: SparkSession, given: list[bytes]) -> list[dict[str, Any]]:
-    count = len(given)
+def read_with_spark(spark: SparkSession, records: list[bytes]) -> list[dict[str, Any]]:
+    count = len(records)
     raw = pa.table(
         {
-            TEXT_BYTES: pa.array(given, pa.binary()),
+            TEXT_BYTES: pa.array(records, pa.binary()),
             RECORD_FILE: pa.repeat(pa.scalar("t/0"), count),
             RECORD_LINE: pa.array(range(count), pa.int64()),
             FIRST: pa.repeat(pa.scalar(False), count),
@@ -142,29 +142,29 @@ def sparks(spark: SparkSession, given: list[bytes]) -> list[dict[str, Any]]:
     options = {"format": "json", "multi_line": False, "encoding": "utf-8", "header": False}
     files = TextFiles({**options, "timestamp_format": None}, tuple(COLUMNS), (), True, True)
     read = files.read(spark.createDataFrame(raw))
-    # Not every bad record is text.
-    told = read.withColumn(BAD_RECORD, read[BAD_RECORD].isNotNull()).drop(RECORD_FILE)
-    found = _counted(told.toArrow())
-    rows = sorted(found.to_pylist(), key=lambda row: row[RECORD_LINE])
+    # Some malformed records are not valid UTF-8.
+    marked = read.withColumn(BAD_RECORD, read[BAD_RECORD].isNotNull()).drop(RECORD_FILE)
+    table = with_numeric_times(marked.toArrow())
+    rows = sorted(table.to_pylist(), key=lambda row: row[RECORD_LINE])
     return [{name: row[name] for name in (*dict(COLUMNS), BAD_RECORD)} for row in rows]
 
 
-def test_a_record_is_read_as_spark_reads_it_or_not_at_all(spark: SparkSession) -> None:
-    given = texts()
-    decoded_here = bad_here = 0
+def test_records_are_decoded_as_by_spark_or_left_to_it(spark: SparkSession) -> None:
+    records = sample_records()
+    decoded = malformed = 0
     different = []
-    for text, wanted in zip(given, sparks(spark, given), strict=True):
-        row = ours(text)
+    for text, expected in zip(records, read_with_spark(spark, records), strict=True):
+        row = decode(text)
         if row is None:
             continue
         row[BAD_RECORD] = row[BAD_RECORD] is not None
         if row[BAD_RECORD]:
-            bad_here += 1
-            # Spark keeps what it could read of a bad record; nobody sees it.
-            wanted = {**dict.fromkeys(wanted), BAD_RECORD: wanted[BAD_RECORD]}
-        decoded_here += not row[BAD_RECORD]
-        if repr(row) != repr(wanted):
-            different.append((text, row, wanted))
+            malformed += 1
+            # The values that Spark read from a malformed record are not used.
+            expected = {**dict.fromkeys(expected), BAD_RECORD: expected[BAD_RECORD]}
+        decoded += not row[BAD_RECORD]
+        if repr(row) != repr(expected):
+            different.append((text, row, expected))
     assert different == []
-    assert decoded_here > 300, "many are plain"
-    assert bad_here > 300, "many are bad, and that is seen without Spark"
+    assert decoded > 300, "too few records were decoded"
+    assert malformed > 300, "too few malformed records were detected"

@@ -1,4 +1,4 @@
-"""What is read from files is whole: a record is right in all its parts, or it is a dead letter."""
+"""The files source returns whole records or dead letters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = list[dict[str, Any]]
 def read(
     spark: Any, data: Path, columns: str, options: str, select: str = "*"
 ) -> tuple[Rows, Rows, tuple[int, int]]:
-    """The rows of a source, its dead letters, and how many rows and dead letters were counted."""
+    """Return the rows of a source, its dead letters, and the counts of both."""
     script = (
         f"CREATE SOURCE s ({columns}) WITH (connector = 'files', path = '{data.parent / 'in'}', "
         f"dead_letters = 'bad', {options}); CREATE STREAM t AS SELECT {select} FROM s;"
@@ -46,16 +46,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def places(letters: Rows) -> list[tuple[Any, ...]]:
-    """File, line, column and reason of dead letters, in their order."""
+    """Return file, line, column and reason of dead letters, in order."""
     return sorted(
         (item["file"].rpartition("/")[2], item["line"], item["column_name"], item["reason"])
         for item in letters
     )
 
 
-def test_a_line_of_json_is_one_record_or_a_dead_letter(
-    spark: Any, data: Path, folder: Path
-) -> None:
+def test_json_line_is_a_record_or_a_dead_letter(spark: Any, data: Path, folder: Path) -> None:
     bad = [
         '{"id": 1, "page": "a"}{"id": 2, "page": "b"}',
         '{"id": 8} trailing',
@@ -95,7 +93,7 @@ def test_a_line_of_json_is_one_record_or_a_dead_letter(
     ]
 
 
-def test_an_open_quote_of_csv_spoils_every_line_it_is_on(
+def test_unclosed_csv_quote_makes_its_lines_dead_letters(
     spark: Any, data: Path, folder: Path
 ) -> None:
     (folder / "a.csv").write_text(
@@ -117,7 +115,7 @@ def test_an_open_quote_of_csv_spoils_every_line_it_is_on(
     assert counts == (10, 7)
 
 
-def test_records_of_several_lines(spark: Any, data: Path, folder: Path) -> None:
+def test_csv_records_may_span_lines(spark: Any, data: Path, folder: Path) -> None:
     (folder / "a.csv").write_text(
         '\ufeffid,note\r\n1,"line1\r\nline2"\r\n\r\n2,5" disk\r\n3,c\r\n4,"never closed\r\n5,d\r\n',
         newline="",
@@ -134,7 +132,7 @@ def test_records_of_several_lines(spark: Any, data: Path, folder: Path) -> None:
     ]
 
 
-def test_json_of_several_lines(spark: Any, data: Path, folder: Path) -> None:
+def test_json_records_may_span_lines(spark: Any, data: Path, folder: Path) -> None:
     (folder / "a.json").write_text('[\n {"id": 1},\n {"id": 2, "d": 0.12345678901234567890}\n]\n')
     (folder / "b.json").write_text('{\n "id": 3\n}\n')
     (folder / "c.json").write_text('{"id": 4}\n{"id": 5}\n')
@@ -155,7 +153,7 @@ def test_json_of_several_lines(spark: Any, data: Path, folder: Path) -> None:
     assert counts == (5, 2)
 
 
-def test_readers_options(spark: Any, data: Path, folder: Path) -> None:
+def test_csv_and_json_options(spark: Any, data: Path, folder: Path) -> None:
     at = datetime(2026, 2, 1, 10, 30, tzinfo=UTC)
     (folder / "a.csv").write_bytes(
         "id;note;ts\n1;'it\\'s 5 \u20ac; more';01.02.2026 10:30\n2;NA;01.02.2026 10:30\n"
@@ -187,7 +185,7 @@ def test_utf_16_without_quotes(spark: Any, data: Path, folder: Path) -> None:
     assert letters == []
 
 
-def test_a_header_that_does_not_fit_names_its_file(spark: Any, data: Path, folder: Path) -> None:
+def test_header_mismatch_names_the_file(spark: Any, data: Path, folder: Path) -> None:
     (folder / "1.csv").write_text('"a" ,B\n1,2\n')
     (folder / "2.csv").write_text("b,a\n1,2\n")
     with pytest.raises(TidegateError) as caught:
@@ -198,9 +196,7 @@ def test_a_header_that_does_not_fit_names_its_file(spark: Any, data: Path, folde
     assert "in the order of the header" in (caught.value.hint or "")
 
 
-def test_a_computed_column_that_fails_is_a_dead_letter(
-    spark: Any, data: Path, folder: Path
-) -> None:
+def test_failing_computed_column_is_a_dead_letter(spark: Any, data: Path, folder: Path) -> None:
     (folder / "a.json").write_text(
         '{"t": "2026-01-01 10:00:00", "n": "5", "d": 2, "xs": [1]}\n'
         '{"t": "garbage", "n": "5", "d": 2, "xs": [1]}\n'
@@ -233,10 +229,8 @@ def test_a_computed_column_that_fails_is_a_dead_letter(
     assert counts == (6, 4)
 
 
-def test_a_time_in_milliseconds_does_not_end_the_stream(
-    spark: Any, data: Path, folder: Path
-) -> None:
-    """Taken for seconds it is thousands of years ahead, and would make all other rows late."""
+def test_time_in_milliseconds_does_not_end_the_stream(spark: Any, data: Path, folder: Path) -> None:
+    """Taken as seconds, the time would be millennia ahead and make all other rows late."""
     tomorrow = (datetime.now(UTC) + timedelta(hours=20)).isoformat()
     for index, time in enumerate(["1772359260", "1772359200000", "1772359320", f'"{tomorrow}"']):
         (folder / f"{index}.json").write_text(f'{{"ts": {time}}}\n')
@@ -246,7 +240,7 @@ def test_a_time_in_milliseconds_does_not_end_the_stream(
     assert places(letters) == [("1.json", 1, "ts", "ts is too far in the future")]
 
 
-def test_dead_letters_of_parquet_say_their_row(spark: Any, data: Path, folder: Path) -> None:
+def test_dead_letters_of_parquet_have_row_numbers(spark: Any, data: Path, folder: Path) -> None:
     pa.parquet.write_table(pa.table({"a": pa.array([1, None], pa.int32())}), folder / "1.parquet")
     rows, letters, counts = read(spark, data, "a INT NOT NULL", "format = 'parquet'")
     assert rows == [{"a": 1}]
@@ -254,8 +248,10 @@ def test_dead_letters_of_parquet_say_their_row(spark: Any, data: Path, folder: P
     assert counts == (2, 1)
 
 
-def test_files_of_an_epoch_come_by_time_then_by_path(spark: Any, data: Path, folder: Path) -> None:
-    """A shorter path comes first, also if what follows in the longer one is less than a digit."""
+def test_files_of_an_epoch_are_ordered_by_time_then_path(
+    spark: Any, data: Path, folder: Path
+) -> None:
+    """A shorter path is first, even if the longer one continues with a character below a digit."""
     for at, name, rows in (
         (10, "u1.csv", "1,third\n3,a"),
         (10, "u.csv", "1,second"),
@@ -269,14 +265,12 @@ def test_files_of_an_epoch_come_by_time_then_by_path(spark: Any, data: Path, fol
         f"CREATE SOURCE s (id INT, v STRING, PRIMARY KEY (id)) WITH (connector = 'files', "
         f"path = '{folder}', format = 'csv'); CREATE STREAM t AS SELECT id, v FROM s;"
     )
-    left = standing(rows_of(run_to_end(data, spark, script, "t")))
-    assert {row["id"]: row["v"] for row in left} == {1: "third", 2: "new", 3: "a.csv"}
+    remaining = standing(rows_of(run_to_end(data, spark, script, "t")))
+    assert {row["id"]: row["v"] for row in remaining} == {1: "third", 2: "new", 3: "a.csv"}
 
 
 @pytest.mark.parametrize("kind", ["json", "parquet", "parquet in folders"])
-def test_what_is_told_of_a_file_is_a_column(
-    spark: Any, data: Path, folder: Path, kind: str
-) -> None:
+def test_file_metadata_columns(spark: Any, data: Path, folder: Path, kind: str) -> None:
     names = ["day=1/a", "day=2/b"] if "folders" in kind else ["a", "b"]
     for number, name in enumerate(names):
         path = folder / f"{name}.{kind.split()[0]}"
@@ -293,7 +287,7 @@ def test_what_is_told_of_a_file_is_a_column(
         f"format = '{kind.split()[0]}'",
         "path, at",
     )
-    told = [(row["path"].rpartition("/in/")[2], row["at"].timestamp()) for row in rows]
+    metadata = [(row["path"].rpartition("/in/")[2], row["at"].timestamp()) for row in rows]
     files = [f"{name}.{kind.split()[0]}" for name in names]
-    assert sorted(told) == [(files[0], 1000.0)] * 2 + [(files[1], 1001.0)] * 2
+    assert sorted(metadata) == [(files[0], 1000.0)] * 2 + [(files[1], 1001.0)] * 2
     assert (letters, counts) == ([], (4, 0))

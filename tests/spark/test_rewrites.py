@@ -1,4 +1,4 @@
-"""What the language is rewritten to means the same: plans as one batch query, against Spark's own."""
+"""Rewritten queries return the same rows as Spark: their plans run as one batch query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCES = "".join(
 MINUTE = "INTERVAL '1' MINUTE"
 NEAR = "u.ts BETWEEN t.ts - INTERVAL '2' SECOND AND t.ts + INTERVAL '1' SECOND"
 ONE_ROW = "(SELECT count(*) AS n, max(v) AS top FROM u WHERE a > 1) AS x"
-# A query in our language, and what Spark is asked instead (the same text where there is none).
+# A query of Tidegate, and the equivalent query of Spark (the same text if there is none).
 QUERIES: list[tuple[str, str | None]] = [
     ("SELECT a, b, count(*) AS n, sum(v) AS s, sum(a) AS sa FROM t GROUP BY ROLLUP(a, b)", None),
     (
@@ -124,7 +124,7 @@ QUERIES: list[tuple[str, str | None]] = [
 
 
 def batch_sql(query: str) -> str:
-    """The whole plan of a query as one statement."""
+    """Return the whole plan of a query as one statement."""
     text = SOURCES + as_stream(f"{query} EMIT CHANGES", "state_ttl = '1 day'")
     compiled = compile_text(text)
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
@@ -149,7 +149,7 @@ def make_tables(spark: Any) -> None:
         frame.selectExpr("a", "b", "v", "CAST(ts AS TIMESTAMP) AS ts").createOrReplaceTempView(name)
 
 
-def test_rewritten_queries_mean_the_same(spark: Any) -> None:
+def test_rewritten_queries_equal_spark(spark: Any) -> None:
     make_tables(spark)
     for query, reference in QUERIES:
         ours = spark.sql(batch_sql(query)).drop(OP)
@@ -157,5 +157,5 @@ def test_rewritten_queries_mean_the_same(spark: Any) -> None:
         assert ours.columns == theirs.columns
         assert ours.dtypes == theirs.dtypes, query
         expected = Counter(map(tuple, theirs.collect()))
-        assert expected, f"nothing to compare: {query}"
+        assert expected, f"there are no rows to compare: {query}"
         assert Counter(map(tuple, ours.collect())) == expected, query

@@ -1,4 +1,4 @@
-"""on_error = 'dead_letter': a row on which an expression fails is told about, and nothing stops."""
+"""on_error = 'dead_letter': rows on which an expression fails become dead letters, and the stream continues."""
 
 from __future__ import annotations
 
@@ -41,65 +41,65 @@ def _rows(rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 
 def _run(path: Path, spark: Any, vectors: str) -> dict[str, Any]:
-    """Two runs, the second to the end: all rows of every stream, and what status has counted."""
-    found: dict[str, Any] = {}
+    """Run twice, the second time to the end; return the rows of all streams and the counts of status."""
+    results: dict[str, Any] = {}
     for rows in (FIRST, SECOND):
         with tidegate.open(path / "data", spark=spark, config={"vectorized": vectors}) as db:
             db.execute(SCRIPT.format(out=path / "out"))
             names = ("numbers", "sums", "of_numbers", "latest", "bad_sums", "bad_pairs")
-            taken = {name: db.subscribe(name) for name in names}
+            readers = {name: db.subscribe(name) for name in names}
             db.insert("s", _rows(rows))
             last = rows is SECOND
             db.start(until_end=last, available_now=not last)
             db.wait()
-            found |= {name: rows_of(stream.take_all()) for name, stream in taken.items()}
+            results |= {name: rows_of(stream.take_all()) for name, stream in readers.items()}
             for status in db.status():
                 key = f"dead {status.name}"
-                found[key] = found.get(key, 0) + status.dead_letters
+                results[key] = results.get(key, 0) + status.dead_letters
     files = (path / "out").glob("*.json")
-    found["letters"] = [json.loads(line) for f in files for line in f.read_text().splitlines()]
-    return found
+    results["letters"] = [json.loads(line) for f in files for line in f.read_text().splitlines()]
+    return results
 
 
 @pytest.mark.parametrize("vectors", ["on", "off"])
-def test_rows_that_fail_are_dead_letters_and_the_others_come_out(
+def test_failing_rows_are_dead_letters_and_others_are_emitted(
     spark: Any, tmp_path: Path, vectors: str
 ) -> None:
-    found = _run(tmp_path, spark, vectors)
-    numbers = [(row["id"], row["number"], row["next"]) for row in found["numbers"]]
+    results = _run(tmp_path, spark, vectors)
+    numbers = [(row["id"], row["number"], row["next"]) for row in results["numbers"]]
     assert Counter(numbers) == Counter(
         [(1, 10, 11), (4, 8, 9), (5, None, None), (-1, 10, 11), (9, 1, 2)]
     )
-    # What a filter has dropped cannot fail above it; 12 / -5 is no more than 1.
+    # Dropped rows cannot fail above the filter; 12 / -5 is not above 1.
     letters = Counter(
-        (letter["expression"], json.loads(letter["record"])["id"]) for letter in found["letters"]
+        (letter["expression"], json.loads(letter["record"])["id"]) for letter in results["letters"]
     )
     assert letters == Counter(
         {("CAST(word AS INT)", 2): 1, ("12 / part > 1", 3): 1, ("CAST(word AS INT)", -2): 1}
     )
-    assert {letter["stream"] for letter in found["letters"]} == {"numbers"}
-    assert found["dead numbers"] == 3
+    assert {letter["stream"] for letter in results["letters"]} == {"numbers"}
+    assert results["dead numbers"] == 3
 
-    sums = {row["window_start"].minute: (row["total"], row["share"]) for row in found["sums"]}
-    # Minute 1 has parts 5, 2 and -5: the row of y failed, and what is left of it is 100 / 2.
+    sums = {row["window_start"].minute: (row["total"], row["share"]) for row in results["sums"]}
+    # Minute 1 has parts 5, 2 and -5: the row of y failed, and the remaining share is 100 / 2.
     assert sums == {0: (25, 100 / 5), 1: (30, 100 / 2), 2: (2, 100 / 29)}
-    words = Counter(json.loads(row["record"])["word"] for row in found["bad_sums"])
+    words = Counter(json.loads(row["record"])["word"] for row in results["bad_sums"])
     assert words == Counter(["x", "y"])
 
-    pairs = {(row["id"], row["other"]) for row in found["of_numbers"]}
+    pairs = {(row["id"], row["other"]) for row in results["of_numbers"]}
     assert pairs == {(1, 1), (4, 4), (-1, -1), (9, 9)}
-    assert {r["stream"] for r in found["bad_pairs"]} == {"of_numbers"}
+    assert {r["stream"] for r in results["bad_pairs"]} == {"of_numbers"}
 
-    # Of part 2 the sum was 1 + 2, and then 3 - 1 - 2: what stood there is gone.
-    left = {}
-    for row in found["latest"]:
-        left[row["part"]] = row
-    assert left[2]["_op"] == "-D"
-    assert left[9]["inverse"] == pytest.approx(60 / 9)
-    assert found["dead latest"] >= 1
+    # For part 2 the sum was 1 + 2, and then 3 - 1 - 2: its old result is retracted.
+    last_changes = {}
+    for row in results["latest"]:
+        last_changes[row["part"]] = row
+    assert last_changes[2]["_op"] == "-D"
+    assert last_changes[9]["inverse"] == pytest.approx(60 / 9)
+    assert results["dead latest"] >= 1
 
 
-def test_without_it_the_stream_stops(spark: Any, tmp_path: Path) -> None:
+def test_stream_without_dead_letters_stops(spark: Any, tmp_path: Path) -> None:
     with tidegate.open(tmp_path, spark=spark) as db:
         db.execute(
             "CREATE SOURCE s (word STRING) WITH (connector = 'memory');"
@@ -114,7 +114,7 @@ def test_without_it_the_stream_stops(spark: Any, tmp_path: Path) -> None:
     assert "dead_letter" in (caught.value.hint or "")
 
 
-def test_letters_can_be_queried(spark: Any, tmp_path: Path) -> None:
+def test_dead_letters_can_be_queried(spark: Any, tmp_path: Path) -> None:
     with tidegate.open(tmp_path, spark=spark) as db:
         db.execute(
             "CREATE SOURCE s (word STRING) WITH (connector = 'memory');"
@@ -131,10 +131,10 @@ def test_letters_can_be_queried(spark: Any, tmp_path: Path) -> None:
         assert db.query("SELECT n FROM t").to_pylist() == [{"n": 2}]
 
 
-def test_equal_letters_are_told_one_by_one(
+def test_equal_dead_letters_are_counted_separately(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where Spark adds up groups, which makes one of equal rows."""
+    """Also if Spark pre-aggregates groups, which merges equal rows."""
     monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
     with tidegate.open(tmp_path, spark=spark, config={"vectorized": "off"}) as db:
         db.execute(

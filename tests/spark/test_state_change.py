@@ -1,19 +1,18 @@
-"""Changed queries: what still fits goes on, what does not is discarded or rejected, and said."""
+"""Changed queries: matching state is kept, other state is discarded or the change is rejected."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of
+from tests.support.event_time import row
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCE = (
     "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -25,7 +24,7 @@ INNER = (
 
 
 def stream(function: str) -> str:
-    """Two operators, of which only the first one changes."""
+    """Declare two operators; only the first one depends on the argument."""
     return SOURCE + (
         f"CREATE STREAM t WITH (on_change = 'continue') AS SELECT window_start, count(*) AS n, "
         f"max(r) AS top FROM "
@@ -33,11 +32,7 @@ def stream(function: str) -> str:
     )
 
 
-def row(k: str, v: int, seconds: float) -> dict[str, Any]:
-    return {"k": k, "v": v, "ts": START + timedelta(seconds=seconds)}
-
-
-def test_a_changed_aggregate_starts_afresh_and_the_rest_goes_on(spark: Any, data: Path) -> None:
+def test_changed_aggregate_discards_its_state_and_others_continue(spark: Any, data: Path) -> None:
     with open_with(data, spark, stream("sum"), key_groups=4) as session:
         session.subscribe("t")
         session.start()
@@ -68,8 +63,8 @@ def test_a_changed_aggregate_starts_afresh_and_the_rest_goes_on(spark: Any, data
             assert "window_aggregate, window_aggregate then" in caught.value.message
 
 
-def test_a_changed_condition_below_an_operator_is_rejected(spark: Any, data: Path) -> None:
-    """Old state of one query and new rows of another would make numbers of neither."""
+def test_changed_condition_below_an_operator_is_rejected(spark: Any, data: Path) -> None:
+    """State of the old query and rows of the new one would make wrong results."""
     script = SOURCE + (
         "CREATE STREAM w AS SELECT window_start, count(*) AS n, sum(v) AS p FROM s WHERE v > {0} "
         "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE);"
@@ -94,9 +89,7 @@ def test_a_changed_condition_below_an_operator_is_rejected(spark: Any, data: Pat
 
 
 @pytest.mark.parametrize("on_change", ["restart", "continue"])
-def test_a_changed_query_restarts_or_continues_as_it_says(
-    spark: Any, data: Path, on_change: str
-) -> None:
+def test_changed_query_follows_on_change(spark: Any, data: Path, on_change: str) -> None:
     script = SOURCE + (
         "CREATE STREAM w WITH (on_change = '{1}') AS SELECT window_start, sum(v) AS p FROM s "
         "WHERE v > {0} GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE);"
@@ -112,11 +105,11 @@ def test_a_changed_query_restarts_or_continues_as_it_says(
         codes = [warning.code for warning in session.warnings]
         session.wait()
         totals = [r["p"] for r in rows_of(out.take_all())]
-    # From the beginning, by the new query; or from the rows of now, and that is said.
+    # From the beginning with the new query, or only from new rows with a warning.
     assert (totals, codes) == (([110], []) if on_change == "restart" else ([60], ["TG-606"]))
 
 
-def test_a_source_without_rows_is_no_reason_to_reject_a_restart(spark: Any, data: Path) -> None:
+def test_source_without_rows_does_not_prevent_a_restart(spark: Any, data: Path) -> None:
     script = (
         SOURCE
         + SOURCE.replace("SOURCE s ", "SOURCE other ")
@@ -137,27 +130,29 @@ def test_a_source_without_rows_is_no_reason_to_reject_a_restart(spark: Any, data
         assert rows_of(out.take_all()) == [{"k": "a", "v": 1, "w": 2}]
 
 
-def test_a_stream_that_joins_later_reads_files_from_the_beginning_and_nothing_twice(
+def test_later_stream_reads_files_from_the_beginning_without_duplicates(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
-    """Both streams read the same source, one of them being behind."""
-    given = tmp_path / "in"
-    given.mkdir()
+    """Both streams read the same source; one of them is behind."""
+    folder = tmp_path / "in"
+    folder.mkdir()
     source = (
-        f"CREATE SOURCE f (a BIGINT) WITH (connector = 'files', path = '{given}', "
+        f"CREATE SOURCE f (a BIGINT) WITH (connector = 'files', path = '{folder}', "
         "format = 'json', files_per_epoch = 1);"
     )
-    one, two = (f"CREATE STREAM {name} AS SELECT a FROM f;" for name in ("one", "two"))
+    create_first, create_second = (
+        f"CREATE STREAM {name} AS SELECT a FROM f;" for name in ("one", "two")
+    )
     for number in range(4):
-        (given / f"{number}.json").write_text(f'{{"a": {number}}}\n')
-    with open_with(data, spark, source + one) as session:
+        (folder / f"{number}.json").write_text(f'{{"a": {number}}}\n')
+    with open_with(data, spark, source + create_first) as session:
         first = session.subscribe("one")
         session.start()
         session.wait()
-        session.execute(two)
+        session.execute(create_second)
         second = session.subscribe("two")
         for number in range(4, 8):
-            (given / f"{number}.json").write_text(f'{{"a": {number}}}\n')
+            (folder / f"{number}.json").write_text(f'{{"a": {number}}}\n')
         session.wait()
         for out in (first, second):
             assert sorted(r["a"] for r in rows_of(out.take_all())) == list(range(8))

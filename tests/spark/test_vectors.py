@@ -1,4 +1,4 @@
-"""Expressions that tasks compute themselves give what Spark gives, or leave it to Spark."""
+"""Expressions that tasks vectorize equal Spark, or are left to Spark."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ LEAVES = {
 
 
 def expression(rng: random.Random, kind: str, depth: int) -> str:
-    """A random expression of a kind."""
+    """Generate a random expression of a type."""
     if depth == 0 or rng.random() < 0.15:
         return rng.choice(LEAVES[kind])
-    below = lambda wanted: expression(rng, wanted, depth - 1)  # noqa: E731
+    below = lambda operand_type: expression(rng, operand_type, depth - 1)  # noqa: E731
     if kind == "condition":
         other = rng.choice(["number", "text", "time"])
         return rng.choice(
@@ -103,38 +103,38 @@ def table() -> pa.Table:
 
 
 def in_tasks(sql: str) -> pa.Array | None:
-    """What tasks make of an expression; None if they leave it to Spark."""
+    """Evaluate an expression like a task; return None if it is left to Spark."""
     columns = {name: typed_vector(VectorColumn(name), kind) for name, (kind, _) in COLUMNS.items()}
     try:
-        found = translated(parse_one(sql, dialect=DIALECT), columns)
+        expression = translated(parse_one(sql, dialect=DIALECT), columns)
     except Untranslatable:
         return None
     live = pa.array([True] * len(table()))
     batch = table().append_column("_tg_selected", live).to_batches()[0]
     try:
-        stage = VectorStage((("x", found.vector, arrow_type(found.kind)),))
+        stage = VectorStage((("x", expression.vector, arrow_type(expression.kind)),))
         return stage.apply(batch, ()).column("x")
     except VectorFailed:
         return None
 
 
-def test_what_tasks_compute_is_what_spark_computes(spark: Any) -> None:
+def test_vectorized_expressions_equal_spark(spark: Any) -> None:
     rng = random.Random(20261116)
     texts = [
         expression(rng, rng.choice(["number", "text", "time", "decimal", "condition"]), 3)
         for _ in range(600)
     ]
-    ours = {sql: found for sql in dict.fromkeys(texts) if (found := in_tasks(sql)) is not None}
-    assert len(ours) > 250, "most of them are left to Spark"
+    ours = {sql: values for sql in dict.fromkeys(texts) if (values := in_tasks(sql)) is not None}
+    assert len(ours) > 250, "too many expressions are left to Spark"
     session = spark.newSession()
     session.conf.set("spark.sql.ansi.enabled", "true")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     frame = session.createDataFrame(table()).coalesce(1)
     listed = list(ours)
     for start in range(0, len(listed), 40):
-        some = listed[start : start + 40]
-        theirs = frame.selectExpr(*[f"{sql} AS c{i}" for i, sql in enumerate(some)]).toArrow()
-        for i, sql in enumerate(some):
+        part = listed[start : start + 40]
+        theirs = frame.selectExpr(*[f"{sql} AS c{i}" for i, sql in enumerate(part)]).toArrow()
+        for i, sql in enumerate(part):
             expected = theirs.column(f"c{i}").combine_chunks()
             assert ours[sql].type == expected.type, sql
             assert ours[sql].equals(expected), sql
@@ -158,7 +158,7 @@ CREATE STREAM placed AS SELECT k, window_start, window_end, window_time
 STREAMS = ("plain", "counted", "again", "changes", "pairs", "begun", "placed")
 
 
-def made(data: Path, spark: Any, script: str, vectors: str) -> Any:
+def run_streams(data: Path, spark: Any, script: str, vectors: str) -> Any:
     with open_with(data, spark, script, vectorized=vectors) as session:
         outs = {name: session.subscribe(name) for name in STREAMS}
         session.start(until_end=True)
@@ -167,7 +167,7 @@ def made(data: Path, spark: Any, script: str, vectors: str) -> Any:
         return {name: bag(rows_of(out.take_all())) for name, out in outs.items()}, status
 
 
-def test_streams_are_the_same_whoever_reads_and_computes(
+def test_rows_do_not_depend_on_who_reads_and_computes(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(7)
@@ -191,16 +191,16 @@ def test_streams_are_the_same_whoever_reads_and_computes(
         "connector = 'memory', inserts_per_epoch = 1",
         f"connector = 'files', path = '{folder}', format = 'parquet', files_per_epoch = 1",
     )
-    tasks = made(tmp_path / "tasks", spark, script, "on")
+    tasks = run_streams(tmp_path / "tasks", spark, script, "on")
     assert all(tasks[0].values())
-    assert made(tmp_path / "spark", spark, script, "off") == tasks
-    # Spark adds up rows before they go to Python.
+    assert run_streams(tmp_path / "spark", spark, script, "off") == tasks
+    # Spark pre-aggregates rows before they are sent to Python.
     monkeypatch.setattr(cutting, "_LARGE_ROWS", 1)
-    assert made(tmp_path / "large", spark, script, "off") == tasks
-    # Spark's own reader reads.
+    assert run_streams(tmp_path / "large", spark, script, "off") == tasks
+    # Spark's own reader reads the files.
     monkeypatch.setattr(files_source, "_NATIVE_BYTES", 1)
-    assert made(tmp_path / "native", spark, script, "off") == tasks
-    assert made(tmp_path / "still", spark, script, "on") == tasks
+    assert run_streams(tmp_path / "native", spark, script, "off") == tasks
+    assert run_streams(tmp_path / "still", spark, script, "on") == tasks
 
 
 def json_line(row: dict[str, Any], n: int) -> str:
@@ -211,7 +211,7 @@ def csv_line(row: dict[str, Any], n: int) -> str:
     return ",".join("" if value is None else str(value) for value in row.values())
 
 
-# How a row is written, what comes first in a file, and a row that only Spark understands.
+# The encoder of a row, the first line of a file, and a row that only Spark can decode.
 LINES = {
     "json": (json_line, "", "{'k': 1, 'v': 2, 'p': 'x', 'ms': 1767225631000}"),
     "csv": (csv_line, "k,v,p,ms\n", "+1,2,x,1767225631000"),
@@ -219,17 +219,17 @@ LINES = {
 
 
 @pytest.mark.parametrize("form", list(LINES))
-def test_lines_are_the_same_whoever_decodes_them(
+def test_rows_do_not_depend_on_who_decodes_lines(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """Tasks do, and go on beside lines that are no records; what is for Spark is left to Spark."""
-    written, first, odd = LINES[form]
+    """Tasks skip malformed lines; only the last line is left to Spark."""
+    encode, first, odd = LINES[form]
     left_to_spark: list[bool] = []
     leave = Frames.left_to_spark
 
     def left(self: Frames, error: JobFailed) -> bool:
         left_to_spark.append(leave(self, error))
-        assert self.vectors, "it still computes"
+        assert self.vectors, "vectorization is off already"
         return left_to_spark[-1]
 
     monkeypatch.setattr(Frames, "left_to_spark", left)
@@ -239,24 +239,24 @@ def test_lines_are_the_same_whoever_decodes_them(
     lines = []
     for n in range(300):
         row = {"k": rng.randrange(5), "v": rng.randrange(8), "p": rng.choice(["x", "é", None])}
-        line = written({**row, "ms": 1_767_225_600_000 + n * 100}, n)
+        line = encode({**row, "ms": 1_767_225_600_000 + n * 100}, n)
         lines.append(rng.choice([line, line, line, f" {line}", line[: rng.randrange(len(line))]]))
     for number in range(3):
         text = "\n".join(lines[number * 100 : number * 100 + 100])
         (folder / f"{number}.{form}").write_text(first + text, "utf-8")
     options = f"connector = 'files', path = '{folder}', format = '{form}', files_per_epoch = 1"
     script = SCRIPT.replace("connector = 'memory', inserts_per_epoch = 1", options)
-    tasks = made(tmp_path / "tasks", spark, script, "on")
+    tasks = run_streams(tmp_path / "tasks", spark, script, "on")
     assert all(tasks[0].values()) and all(dead for _, dead in tasks[1].values())
-    assert made(tmp_path / "spark", spark, script, "off") == tasks
+    assert run_streams(tmp_path / "spark", spark, script, "off") == tasks
     assert left_to_spark == []
     (folder / f"3.{form}").write_text(f"{first}{odd}\n")
-    tasks = made(tmp_path / "tasks of more", spark, script, "on")
-    assert made(tmp_path / "spark of more", spark, script, "off") == tasks
+    tasks = run_streams(tmp_path / "tasks of more", spark, script, "on")
+    assert run_streams(tmp_path / "spark of more", spark, script, "off") == tasks
     assert left_to_spark == [True]
 
 
-def test_a_value_that_only_spark_can_judge_is_left_to_it(spark: Any, data: Path) -> None:
+def test_overflow_in_a_task_is_left_to_spark(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (a BIGINT, ms BIGINT, ts AS timestamp_millis(ms), WATERMARK FOR ts AS ts) "
         "WITH (connector = 'memory', inserts_per_epoch = 1);"
