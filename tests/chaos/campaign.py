@@ -18,8 +18,8 @@ from tests.chaos.feed import AUCTIONS, Feed
 from tests.chaos.program import SINKS
 from tests.real.kafka import Broker
 from tests.real.postgres import Postgres
-from tests.spark.kill_campaign import of_session
 from tests.support import java
+from tests.support.processes import processes_of_session
 
 ROOT = Path(__file__).parents[2]
 # Who is killed, and how often in a turn: starting Spark again takes longest.
@@ -107,7 +107,7 @@ class Campaign:
         """Nothing of a life is left."""
         if self.process is None:
             return
-        while living := of_session(self.process.pid):
+        while living := processes_of_session(self.process.pid):
             for pid in living:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -190,13 +190,13 @@ class Campaign:
     def _workers(self) -> list[int]:
         if self.process is None:
             return []
-        return [pid for pid in of_session(self.process.pid) if _is_worker(_command(pid))]
+        return [pid for pid in processes_of_session(self.process.pid) if _is_worker(_command(pid))]
 
     def _kill_jvm(self) -> str:
         """The pipeline has to find out that it has no Spark any more, and to end."""
         assert self.process is not None
         self.jvm_killed = True
-        for pid in of_session(self.process.pid):
+        for pid in processes_of_session(self.process.pid):
             if _command(pid).partition(" ")[0].endswith("java"):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -30,6 +30,7 @@ from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
 from tests.support import java
 from tests.support.lossy_disk import lose_power
+from tests.support.processes import processes_of_session
 from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
 
@@ -70,9 +71,9 @@ class Campaign:
     def __init__(self, folder: Path, seed: int, master: str = "local[2]") -> None:
         self.random = random.Random(seed)
         self.master = master
-        self.data, self.given, self.written = (folder / name for name in ("data", "in", "out"))
+        self.data, self.inputs, self.outputs = (folder / name for name in ("data", "in", "out"))
         for name in ("bids", "asks"):
-            (self.given / name).mkdir(parents=True)
+            (self.inputs / name).mkdir(parents=True)
         self.journal = folder / "journal"
         self.lossy = False
         self.files = 0
@@ -94,7 +95,7 @@ class Campaign:
                         "ts": first + stray,
                     }
                 )
-            aside = self.given / source / f".{self.files:06d}.tmp"
+            aside = self.inputs / source / f".{self.files:06d}.tmp"
             if source == "bids":
                 pa.parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), aside)
                 aside.rename(aside.with_name(f"{self.files:06d}.parquet"))
@@ -120,7 +121,7 @@ class Campaign:
         """Start the pipeline, kill all of its processes, and lose their unsynced writes."""
         self.lossy = True
         process = self._at_a_random_moment(files)
-        while living := of_session(process.pid):
+        while living := processes_of_session(process.pid):
             for pid in living:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -168,16 +169,16 @@ class Campaign:
         shown, _ = self._start("--until-end").communicate(timeout=600)
         return shown.splitlines()[-1] if shown else "nothing"
 
-    def _places(self) -> list[str]:
+    def _directories(self) -> list[str]:
         """Return the directories of data, input and output."""
-        return [str(path) for path in (self.data, self.given, self.written)]
+        return [str(path) for path in (self.data, self.inputs, self.outputs)]
 
     def _start(self, *more: str) -> subprocess.Popen[str]:
-        places = self._places()
+        directories = self._directories()
         path = [str(LOSSY), str(PROGRAM.parents[2])] if self.lossy else [str(PROGRAM.parents[2])]
         more_env = {"PYTHONPATH": os.pathsep.join(path), "TIDEGATE_JOURNAL": str(self.journal)}
         return subprocess.Popen(
-            [sys.executable, str(PROGRAM), *places, *more, "--master", self.master],
+            [sys.executable, str(PROGRAM), *directories, *more, "--master", self.master],
             stdout=subprocess.PIPE,
             text=True,
             cwd=PROGRAM.parents[2],
@@ -205,16 +206,16 @@ class Campaign:
         return {name: pair for name, pair in compared.items() if any(pair)}
 
     def _in_files(self, name: str, dice: bool = False) -> Counter[str]:
-        paths = sorted((self.written / name).glob("*.parquet"))
+        paths = sorted((self.outputs / name).glob("*.parquet"))
         rows = [row for path in paths for row in pa.parquet.read_table(path).to_pylist()]
         return bag(rows if dice else _without_dice(rows))
 
     def expected(self) -> dict[str, list[dict[str, Any]]]:
         """Compute the rows of each stream in a batch."""
-        bids = pa.parquet.read_table(self.given / "bids")
+        bids = pa.parquet.read_table(self.inputs / "bids")
         lines = [
             json.loads(line)
-            for path in (self.given / "asks").glob("*.json")
+            for path in (self.inputs / "asks").glob("*.json")
             for line in path.read_text().splitlines()
         ]
         parsed = [{**line, "ts": datetime.fromisoformat(line["ts"])} for line in lines]
@@ -229,17 +230,6 @@ def _forget(process: subprocess.Popen[str]) -> None:
     process.wait()
     assert process.stdout is not None, "the output is a pipe"
     process.stdout.close()
-
-
-def of_session(leader: int) -> list[int]:
-    """Return the running processes of a session. Spark's daemon has its own process group."""
-    pids = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state != "Z":
-                pids.append(int(stat.parent.name))
-    return pids
 
 
 def _without_dice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
