@@ -1,4 +1,4 @@
-"""What compares sinks with a batch sees a row that is missing, and one that is there twice."""
+"""The comparison of sinks with a batch detects missing, duplicate and changed rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BATCH = expected(TOPICS, {0: "a", 1: "b"})
 KINDS = {"kafka": ("sales", "named"), "files": ("named", "best", "totals", "pairs")}
 
 
-class Fake:
-    """Sinks that have what the batch gives, changed by `change`."""
+class FakeSinks:
+    """Sinks with the rows of the batch, changed by `change`."""
 
     def __init__(self, change: Any = None) -> None:
         self.change = change
@@ -29,41 +29,41 @@ class Fake:
         rows = [dict(row) for row in BATCH[stream]]
         if stream == "named":
             rows = [{**row, "dice": row["id"] / 7} for row in rows]
-        # JSON leaves out what is NULL.
+        # JSON records have no fields for NULL.
         rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
         if self.change is not None:
             self.change(kind, stream, rows)
         return rows
 
 
-def differing(change: Any = None) -> dict[str, Difference]:
-    found = compare(Fake(change), KINDS, BATCH)  # type: ignore[arg-type]
-    return {name: item for name, item in found.items() if not item.is_none}
+def find_differences(change: Any = None) -> dict[str, Difference]:
+    differences = compare(FakeSinks(change), KINDS, BATCH)  # type: ignore[arg-type]
+    return {name: item for name, item in differences.items() if not item.is_none}
 
 
-def test_what_is_equal_is_equal() -> None:
-    assert all(BATCH.values()) and differing() == {}
+def test_equal_sinks_have_no_differences() -> None:
+    assert all(BATCH.values()) and find_differences() == {}
 
 
 @pytest.mark.parametrize(("stream", "kind"), [("sales", "kafka"), ("pairs", "files")])
-def test_a_lost_and_a_doubled_row_are_seen(stream: str, kind: str) -> None:
-    def lose(where: str, what: str, rows: list[Any]) -> None:
-        if (what, where) == (stream, kind):
+def test_missing_and_duplicate_rows_are_detected(stream: str, kind: str) -> None:
+    def lose(sink: str, name_of_stream: str, rows: list[Any]) -> None:
+        if (name_of_stream, sink) == (stream, kind):
             rows.pop()
 
-    def double(where: str, what: str, rows: list[Any]) -> None:
-        if (what, where) == (stream, kind):
+    def double(sink: str, name_of_stream: str, rows: list[Any]) -> None:
+        if (name_of_stream, sink) == (stream, kind):
             rows.append(rows[0])
 
     count = len(BATCH[stream])
     name = f"{stream} in {kind}"
-    assert differing(lose) == {name: Difference(count - 1, 1, 0)}
-    assert differing(double) == {name: Difference(count + 1, 0, 1)}
+    assert find_differences(lose) == {name: Difference(count - 1, 1, 0)}
+    assert find_differences(double) == {name: Difference(count + 1, 0, 1)}
 
 
-def test_rows_that_were_computed_again_are_seen() -> None:
-    def roll(where: str, what: str, rows: list[Any]) -> None:
-        if (what, where) == ("named", "files"):
+def test_recomputed_rows_are_detected() -> None:
+    def roll(sink: str, name_of_stream: str, rows: list[Any]) -> None:
+        if (name_of_stream, sink) == ("named", "files"):
             rows[3]["dice"] = 0.5
 
-    assert differing(roll) == {"dice in kafka and files": Difference(30, 1, 1)}
+    assert find_differences(roll) == {"dice in kafka and files": Difference(30, 1, 1)}

@@ -117,9 +117,9 @@ def test_merges_text_files_and_keeps_one_header(tmp_path: Path, kind: str) -> No
         sink.publish(EpochId(0, epoch), writer_factory.finish())
     head = "a\n" if kind == "csv" else ""
     assert (tmp_path / names(tmp_path)[0]).read_text() == head + "".join(f"{t}\n" for t in texts)
-    again = files_sink(tmp_path, options=f", compact_after = 2, format = '{kind}'")
-    again.writer_factory(pa.schema([("a", pa.int64())]))
-    assert again.format.count(again.store, names(tmp_path)[0]) == 2
+    reopened = files_sink(tmp_path, options=f", compact_after = 2, format = '{kind}'")
+    reopened.writer_factory(pa.schema([("a", pa.int64())]))
+    assert reopened.format.count(reopened.store, names(tmp_path)[0]) == 2
 
 
 def test_merged_files_respect_max_file_rows(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_large_files_are_merged_only_with_enough_newer_bytes(
     """Otherwise it would be rewritten for every few small files."""
     monkeypatch.setattr(files_compaction, "_TINY_BYTES", 1)
     sink = opened(tmp_path, ", compact_after = 2")
-    written: list[int] = []
+    merged_sizes: list[int] = []
     merge = files_compaction.Compaction._merge
 
     def counted(self: Any, folder: str, chosen: Any, content: Any) -> None:
-        written.extend(file.size for file in chosen)
+        merged_sizes.extend(file.size for file in chosen)
         merge(self, folder, chosen, content)
 
     monkeypatch.setattr(files_compaction.Compaction, "_merge", counted)
@@ -154,7 +154,7 @@ def test_large_files_are_merged_only_with_enough_newer_bytes(
         sink.publish(place, stage(sink, place, random.Random(number).sample(range(10**9), 2000)))
     assert sum(rows(tmp_path).values()) == 64 * 2000
     sizes = [(tmp_path / name).stat().st_size for name in names(tmp_path)]
-    assert len(sizes) <= 8 and sum(written) <= 8 * sum(sizes)
+    assert len(sizes) <= 8 and sum(merged_sizes) <= 8 * sum(sizes)
 
 
 def test_does_not_merge_files_of_two_generations(tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_an_old_marker_does_not_publish_merged_rows_again(tmp_path: Path) -> Non
     before = marker.read_bytes()
     committables = run(sink, 2)
     marker.write_bytes(before)
-    again = files_sink(tmp_path)
-    again.recover(committed(2, committables))
-    assert rows(tmp_path) == Counter(range(3)) and again.last == EpochId(0, 2)
+    reopened = files_sink(tmp_path)
+    reopened.recover(committed(2, committables))
+    assert rows(tmp_path) == Counter(range(3)) and reopened.last == EpochId(0, 2)
 
 
 # Crashes.
@@ -225,7 +225,7 @@ class WatchedDisk(disk.Disk):
     def _look(self, step: str) -> None:
         visible = rows(self.path)
         assert not self.expected - visible, f"rows are missing after {step}"
-        assert visible_rows(self.path) == self.expected, f"names lie after {step}"
+        assert visible_rows(self.path) == self.expected, f"names are wrong after {step}"
         if visible != self.expected:
             self.doubles.append(step)
 
@@ -284,10 +284,10 @@ def run_until_crash(tmp_path: Path, steps: int, dice: random.Random | None, lose
         assert visible_rows(path) == Counter(range(4))
     # The next process does not merge, but must finish the pending merge.
     for options in ("", ", compact_after = 4"):
-        again = files_sink(path, options=options)
-        again.recover(committed(3, committables))
+        reopened = files_sink(path, options=options)
+        reopened.recover(committed(3, committables))
         assert rows(path) == Counter(range(4)), f"after {steps} steps"
-    again.publish(EpochId(0, 3), committables)
+    reopened.publish(EpochId(0, 3), committables)
     assert rows(path) == Counter(range(4)) and len(names(path)) == 1
     assert internal_files(path, "merged") == [] and internal_files(path, "staging") == []
     return ended
@@ -376,11 +376,11 @@ def test_retries_while_the_store_fails(
 
 
 def test_one_of_two_merging_processes_wins(tmp_path: Path) -> None:
-    one = opened(tmp_path, ", compact_after = 3")
-    run(one, 0, 1)
+    first = opened(tmp_path, ", compact_after = 3")
+    run(first, 0, 1)
     two = opened(tmp_path, ", compact_after = 4", last=1)
     two.compaction._listed_files()
-    run(one, 2)
+    run(first, 2)
     # The second process does not know the merge, and its list of files is outdated.
     run(two, 3, 4)
     assert rows(tmp_path) == Counter(range(5))

@@ -89,7 +89,7 @@ def test_errors_do_not_count_as_a_response(scripted: Callable[..., None]) -> Non
     def fail() -> list[Message]:
         time.sleep(0.005)
         remaining[0] -= 1
-        assert remaining[0], "it is polled forever"
+        assert remaining[0], "the consumer was polled forever"
         return [message(1000, KafkaError.UNKNOWN_TOPIC_OR_PART)]
 
     scripted(fail)
@@ -149,7 +149,7 @@ def outcome(work: Callable[[], None]) -> BaseException | None:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(20)
-    assert outcomes, "it does not return"
+    assert outcomes, "the call did not return"
     return outcomes[0]
 
 

@@ -85,7 +85,7 @@ def test_deletes_unfinished_state_files(tmp_path: Path) -> None:
     assert not half.exists() and stored_names(store, "state") == ["000-000000000000-a"]
 
 
-def test_a_named_checkpoint_keeps_its_name_chunks(tmp_path: Path) -> None:
+def test_named_checkpoint_keeps_its_name_chunks(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.store.put("offsets/s/names-a", b"[]")
     decide(files, epoch(0, older=["names-a"]))
@@ -97,17 +97,17 @@ def test_a_named_checkpoint_keeps_its_name_chunks(tmp_path: Path) -> None:
     assert stored_names(files.store, "offsets") == ["names-a"]
 
 
-def test_a_long_running_source_keeps_few_name_chunks(
+def test_long_running_source_keeps_few_name_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "_RECENT", 4)
-    given = tmp_path / "in"
-    given.mkdir()
+    folder = tmp_path / "in"
+    folder.mkdir()
     files = opened(tmp_path / "pipeline", retained=3)
-    source = files_source(given, tmp_path / "pipeline" / "offsets" / "s")
+    source = files_source(folder, tmp_path / "pipeline" / "offsets" / "s")
     offset: Any = None
     for number in range(300):
-        (given / f"{number:03d}.json").write_text("{}")
+        (folder / f"{number:03d}.json").write_text("{}")
         input_range = source.plan_range(offset, 1)
         assert input_range is not None
         offset = input_range.offset
@@ -117,13 +117,11 @@ def test_a_long_running_source_keeps_few_name_chunks(
     chunks = stored_names(files.store, "offsets")
     assert set(offset["older"]) <= set(chunks) and len(chunks) < 2 * 8 + 3
     assert (
-        files_source(given, tmp_path / "pipeline" / "offsets" / "s").plan_range(offset, 1) is None
+        files_source(folder, tmp_path / "pipeline" / "offsets" / "s").plan_range(offset, 1) is None
     )
 
 
-def test_an_epoch_does_not_list_the_manifests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_epoch_does_not_list_the_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listings of object stores are slow and cost money."""
     listed: Counter[str] = Counter()
     real = LocalStore.list

@@ -51,14 +51,14 @@ def database_error(reason: str) -> TidegateError:
         lambda: database_error("fe_sendauth: no password supplied"),
     ],
 )
-def test_a_login_rejected_in_a_task_stops_the_pipeline_with_the_reason(
+def test_login_rejected_in_a_task_stops_the_pipeline_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[[], TidegateError]
 ) -> None:
-    left = [20]
+    attempts = [20]
 
     def job(*_: Any) -> None:
-        left[0] -= 1
-        assert left[0], "it is tried for ever"
+        attempts[0] -= 1
+        assert attempts[0], "the login is retried forever"
         raise JobFailed(RuntimeError(f"in a task: {error().render()}"))
 
     monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 0.001)
@@ -70,7 +70,7 @@ def test_a_login_rejected_in_a_task_stops_the_pipeline_with_the_reason(
     assert error().message in failure.message and failure.hint == error().hint
 
 
-def test_a_broker_that_closes_the_handshake_is_unavailable() -> None:
+def test_broker_that_closes_the_handshake_is_unavailable() -> None:
     assert isinstance(kafka_error(CUT_OFF), SystemUnavailable)
 
 
@@ -78,7 +78,7 @@ def test_a_broker_that_closes_the_handshake_is_unavailable() -> None:
     "reason",
     ["connection refused", "FATAL:  the database system is starting up", "server closed"],
 )
-def test_a_database_that_starts_or_stops_is_unavailable(reason: str) -> None:
+def test_database_that_starts_or_stops_is_unavailable(reason: str) -> None:
     assert isinstance(database_error(reason), SystemUnavailable)
 
 
@@ -103,9 +103,13 @@ def test_rejected_credentials_of_a_delta_table_are_permanent(
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        given = {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}", "REGION": "eu-1"}
-        given |= {"ALLOW_HTTP": "true", "ACCESS_KEY_ID": "zz-key", "SECRET_ACCESS_KEY": "zz-secret"}
-        for name, value in given.items():
+        options = {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}", "REGION": "eu-1"}
+        options |= {
+            "ALLOW_HTTP": "true",
+            "ACCESS_KEY_ID": "zz-key",
+            "SECRET_ACCESS_KEY": "zz-secret",
+        }
+        for name, value in options.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         with pytest.raises(RunError, match="InvalidAccessKeyId") as rejected:
             opened("s3://bucket/table", create_table=create)

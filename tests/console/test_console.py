@@ -63,11 +63,11 @@ class TestHistory:
         history.update()
         provider.recent_epochs.append(EpochTimes("main", 4, 51.0))
         history.update()
-        seen = history.since(-1)
-        assert [epoch["epoch"] for epoch in seen["epochs"]] == [3, 4]
-        assert seen["epochs"][0]["seconds"] == 1.5
-        assert [sample["number"] for sample in seen["samples"]] == [1, 2]
-        assert seen["samples"][0]["streams"]["bids"]["in"] == 5.0
+        updates = history.since(-1)
+        assert [epoch["epoch"] for epoch in updates["epochs"]] == [3, 4]
+        assert updates["epochs"][0]["seconds"] == 1.5
+        assert [sample["number"] for sample in updates["samples"]] == [1, 2]
+        assert updates["samples"][0]["streams"]["bids"]["in"] == 5.0
         assert [epoch["epoch"] for epoch in history.since(1)["epochs"]] == [4]
 
     def test_lag_of_historical_data_is_unknown(

@@ -1,4 +1,4 @@
-"""The reference pages are made from the code, and hold what it holds."""
+"""The reference pages equal the pages generated from the code."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def options_page() -> str:
         ("PYTHON.md", python_page),
     ],
 )
-def test_page_is_true(name: str, page: Callable[[], str], golden: Golden) -> None:
+def test_reference_page_is_current(name: str, page: Callable[[], str], golden: Golden) -> None:
     golden(DOCS / name, page())
 
 
-def test_every_error_has_its_title_cause_and_fix() -> None:
+def test_every_error_has_a_title_a_cause_and_a_fix() -> None:
     page = (DOCS / "ERRORS.md").read_text("utf-8")
     parts = re.split(r"(?m)^### (TG-\d+): (.+)$", page)
     assert list(zip(parts[1::3], parts[2::3], strict=True)) == list(TITLES.items())
-    for code, told in zip(parts[1::3], parts[3::3], strict=True):
-        assert re.fullmatch(r"\n+\S[^*]+?\n\n\*\*Fix:\*\* \S.+?\n*(## .*)?", told, re.S), code
+    for code, section in zip(parts[1::3], parts[3::3], strict=True):
+        assert re.fullmatch(r"\n+\S[^*]+?\n\n\*\*Fix:\*\* \S.+?\n*(## .*)?", section, re.S), code

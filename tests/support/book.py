@@ -1,11 +1,11 @@
-"""The code blocks of the pages, what is done with each, and the rows that their comments show.
+"""The code blocks of the documentation, how tests treat them, and the rows that their comments show.
 
-A block of `sql` is compiled, over the sources below where it does not declare its own. Behind a line
-`-- bids:` stand rows for a source, behind `-- out:` or the name of a stream what comes out then, and
-behind `-- end:` what comes out when the input has ended. Every source line is an epoch of its own.
+A block of `sql` is compiled with the sources below, unless it declares its own. After a line
+`-- bids:` there are rows for a source, after `-- out:` or the name of a stream its output, and
+after `-- end:` the output at the end of the input. Every source line is a separate epoch.
 
-The title of a block says what else it is: a file of the tutorial, `syntax` for a form with … and
-[ ], `rejected: TG-401` (also behind a file), or `not run: …` with the reason. That is the only way not to be run.
+The title of a block has other properties: a file of the tutorial, `syntax` for a form with … and
+[ ], `rejected: TG-401` (also after a file), or `not run: …` with the reason. All other blocks run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidegate.sql.parser import parse_script
 
 ROOT = Path(__file__).parents[2]
 LANGUAGE = "docs/LANGUAGE.md"
-# What the examples read without declaring it.
+# Sources that examples read without declaring them.
 READ = {
     "bids": "CREATE SOURCE bids (auction BIGINT, price BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts - "
     "INTERVAL '5' SECOND) WITH (connector = 'memory')",
@@ -49,14 +49,14 @@ _FILE = re.compile(r"([\w./-]+\.(?:sql|json|yaml|csv))(?:, rejected: TG-\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, by its place in the repository."""
+    """A fenced block of a page."""
 
     page: str
     line: int
     language: str
     title: str
     text: str
-    # A block of `text` right behind it: what it says when it is run.
+    # The text of a `text` block right after this one: its output.
     answer: str = ""
 
     @property
@@ -65,9 +65,9 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file of the tutorial that it is."""
-        found = _FILE.fullmatch(self.title)
-        return found.group(1) if found else None
+        """The file of the tutorial that the block contains."""
+        match = _FILE.fullmatch(self.title)
+        return match.group(1) if match else None
 
     @property
     def not_run(self) -> bool:
@@ -75,13 +75,13 @@ class Block:
 
     @property
     def rejected(self) -> str | None:
-        """The code of the error that it gets."""
-        found = re.search(r"rejected: (TG-\d+)$", self.title)
-        return found.group(1) if found else None
+        """The code of the error that rejects the block."""
+        match = re.search(r"rejected: (TG-\d+)$", self.title)
+        return match.group(1) if match else None
 
     @property
     def sql(self) -> str:
-        """As a script: a query on its own gets a name."""
+        """The block as a script: a single query becomes a stream."""
         text = self.text.strip()
         if text.startswith("SELECT"):
             query = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
@@ -89,21 +89,21 @@ class Block:
         return text
 
     def with_sources(self) -> str:
-        """The script after the sources that it reads and does not declare."""
+        """Return the script with the sources that it reads and does not declare."""
         needed = [f"{READ[name]};" for name in _missing(self.sql)]
         return "\n".join([*needed, self.sql])
 
     def shown(self) -> list[tuple[str, list[list[str]]]]:
-        """What its comments show: a label and its rows, word by word."""
-        told = "\n".join(
+        """Return the labels of its comments, each with rows of words."""
+        comments = "\n".join(
             line.strip().removeprefix("--") for line in self.text.splitlines() if "--" in line[:2]
         )
-        parts = _LABEL.split(told)
+        parts = _LABEL.split(comments)
         return [(label, _rows(rows)) for label, rows in zip(parts[1::2], parts[2::2], strict=True)]
 
     @property
     def treatment(self) -> str:
-        """What the tests do with it."""
+        """How tests treat the block."""
         if self.title == "syntax" or self.not_run:
             return "marked"
         if self.language == "sql":
@@ -115,7 +115,7 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages with code, by their place in the repository."""
+    """Return the paths of all pages that may have code."""
     beside = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benchmarks/README.md"]
     book = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
     return beside + book
@@ -123,7 +123,7 @@ def pages() -> list[str]:
 
 @cache
 def blocks() -> tuple[Block, ...]:
-    """Every block of every page, in order."""
+    """Return every block of every page, in order."""
     return tuple(block for page in pages() for block in _blocks_of(page))
 
 
@@ -133,23 +133,23 @@ def blocks_of(page: str) -> list[Block]:
 
 def _blocks_of(page: str) -> list[Block]:
     text = (ROOT / page).read_text("utf-8")
-    found: list[Block] = []
+    page_blocks: list[Block] = []
     end = -1
     for fence in _FENCE.finditer(text):
         line = text.count("\n", 0, fence.start()) + 1
         info = _TITLE.match(fence.group(2))
-        assert info, f'{page}:{line}: a block says its language, and if need be title="…"'
+        assert info, f'{page}:{line}: write a language, and optionally title="…"'
         indent = len(fence.group(1))
         body = "".join(each[indent:] or "\n" for each in fence.group(3).splitlines(keepends=True))
-        if info.group(1) == "text" and found and not text[end : fence.start()].strip():
-            found[-1] = replace(found[-1], answer=body)
+        if info.group(1) == "text" and page_blocks and not text[end : fence.start()].strip():
+            page_blocks[-1] = replace(page_blocks[-1], answer=body)
         end = fence.end()
-        found.append(Block(page, line, info.group(1), info.group(2) or "", body))
-    return found
+        page_blocks.append(Block(page, line, info.group(1), info.group(2) or "", body))
+    return page_blocks
 
 
 def _missing(sql: str) -> list[str]:
-    """What a script reads and does not declare, sources first."""
+    """Return the names that a script reads and does not declare, sources first."""
     statements = parse_script(sql).statements
     declared = {s.name.lower() for s in statements if isinstance(s, st.Declaration)}
     queries = [s.query.tree for s in statements if isinstance(s, st.CreateStream)]
@@ -159,13 +159,13 @@ def _missing(sql: str) -> list[str]:
 
 
 def _late(statements: tuple[st.Statement, ...]) -> set[str]:
-    """Late streams that a script declares itself."""
+    """Return the late streams that a script declares."""
     text = " ".join(s.text for s in statements)
     return {name.lower() for name in re.findall(r"LATE DATA TO (\w+)", text)}
 
 
 def _rows(text: str) -> list[list[str]]:
-    """Rows by lines and commas; those with parentheses have commas inside."""
+    """Split rows at lines and commas; rows in parentheses contain commas."""
     if text.strip().startswith("nothing"):
         return []
     grouped = re.findall(r"\(([^)]*)\)", text)
@@ -176,7 +176,7 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def value(word: str) -> Any:
-    """A word as a value to insert: times are of one day."""
+    """Convert a word to a value to insert; times get a fixed date."""
     if re.fullmatch(r"\d\d:\d\d:\d\d", word):
         return f"2026-01-01 {word}"
     if re.fullmatch(r"-?\d+", word):
@@ -186,10 +186,10 @@ def value(word: str) -> Any:
     return float(word) if re.fullmatch(r"-?\d+\.\d+", word) else word
 
 
-def word(given: Any) -> str:
-    """A value as a page shows it."""
-    if given is None:
+def word(item: Any) -> str:
+    """Convert a value to the word that a page shows."""
+    if item is None:
         return "NULL"
-    if isinstance(given, datetime):
-        return f"{given:%H:%M:%S}"
-    return given.isoformat() if isinstance(given, date) else str(given)
+    if isinstance(item, datetime):
+        return f"{item:%H:%M:%S}"
+    return item.isoformat() if isinstance(item, date) else str(item)

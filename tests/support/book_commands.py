@@ -1,4 +1,4 @@
-"""The shell commands of the pages: each is known, and has the options that it is given."""
+"""The shell commands of the documentation must exist and have the options that they use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.nexmark import __main__ as nexmark
 from tests.support.book import ROOT, Block
 from tidegate.cli import main as tidegate
 
-# Programs that do no harm and are everywhere.
+# Programs without side effects that every system has.
 HARMLESS = {"cat", "cd", "cp", "echo", "ls", "mkdir", "sort"}
 _HEREDOC = re.compile(r"(?ms)^([^\n]*<<'(\w+)')\n.*?^\2$")
 
@@ -26,7 +26,7 @@ def commands(block: Block) -> list[str]:
 
 
 def words_of(command: str) -> list[str]:
-    """What the shell gives to a program, without variables in front of it."""
+    """Return the words of a command, without variables in front of it."""
     words = shlex.split(command, comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words = words[1:]
@@ -34,7 +34,7 @@ def words_of(command: str) -> list[str]:
 
 
 def require_known(command: str) -> None:
-    """Reject what nobody could run."""
+    """Reject unknown programs, targets and options."""
     program, *rest = words_of(command)
     if program == "tidegate":
         require_parsed(rest)
@@ -49,7 +49,7 @@ def require_known(command: str) -> None:
     elif program in ("python", "python3"):
         assert rest[0] == "-m" or (ROOT / rest[0]).is_file(), f"no such program: {command}"
     else:
-        assert program in HARMLESS | {".", "curl", "jupyter"}, f"nobody knows what {program} does"
+        assert program in HARMLESS | {".", "curl", "jupyter"}, f"unknown program: {program}"
 
 
 def require_parsed(words: list[str], app: Typer = tidegate.app) -> None:

@@ -11,7 +11,7 @@ _FILES = ("tidegate", "pyproject.toml", ".gitignore", "README.md", "CHANGELOG.md
 
 
 def copy_checkout(target: Path) -> Path:
-    """Copy what a build needs, so that building leaves nothing in the checkout of the tests."""
+    """Copy the files that a build needs, so that it does not change the checkout of the tests."""
     target.mkdir(parents=True)
     for name in _FILES:
         source = ROOT / name
