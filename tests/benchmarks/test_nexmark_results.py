@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.nexmark.events import stored_rows, write_events
 from benchmarks.nexmark.run import side_input
-from benchmarks.nexmark.scripts import Stored, script
+from benchmarks.nexmark.scripts import Stored, script, tables
 from benchmarks.nexmark.verify import comparable, difference, duckdb_answer
 from tidegate.session.session import Session
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from tests.chaos.feed import Row
 from tests.real.kafka import Broker
 from tests.real.postgres import Postgres
-from tests.spark.helpers import bag
+from tests.support.sessions import bag
 
 # The queries of `program` over all rows; times are microseconds.
 QUERIES = {

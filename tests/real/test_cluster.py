@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.real.cluster import ROOT, Cluster
-from tests.spark.helpers import eventually
 from tests.spark.kill_campaign import Campaign
+from tests.support.sessions import eventually
 
 pytestmark = pytest.mark.spark
 

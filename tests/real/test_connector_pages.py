@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.real.postgres import PASSWORD, Postgres
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.real.kafka import Broker
-from tests.spark.helpers import bag, eventually, open_with, rows_of, standing
+from tests.support.sessions import bag, eventually, open_with, rows_of, standing
 from tidegate.errors import RunError, TidegateError
 from tidegate.session.session import Session
 

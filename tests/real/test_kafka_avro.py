@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tests.real.kafka import Broker
-from tests.spark.helpers import bag, open_with, rows_of
 from tests.support.compiling import compile_text
 from tests.support.registry import PASSWORD, USER, FakeRegistry, running
+from tests.support.sessions import bag, open_with, rows_of
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, SourceContext, StreamRows

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.real.kafka import Broker
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 from tidegate.runtime import epoch as cutting
 from tidegate.spark import frame as frames
 

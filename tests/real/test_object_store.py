@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.real.s3 import BUCKET, S3, SECRETS
-from tests.spark.helpers import eventually
 from tests.spark.kill_campaign import Campaign
 from tests.spark.kill_program import STREAMS
+from tests.support.sessions import eventually
 
 pytestmark = pytest.mark.spark
 

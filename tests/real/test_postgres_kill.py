@@ -19,7 +19,7 @@ import pytest
 import tidegate
 from tests.real.postgres import PASSWORD, Postgres
 from tests.real.postgres_program import script
-from tests.spark.helpers import eventually
+from tests.support.sessions import eventually
 from tidegate.runtime.pipeline import EpochStep
 
 if TYPE_CHECKING:

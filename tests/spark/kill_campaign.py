@@ -26,11 +26,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
-from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
 from tests.support import java
 from tests.support.lossy_disk import lose_power
 from tests.support.processes import processes_of_session
+from tests.support.sessions import bag, rows_of
 from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
 

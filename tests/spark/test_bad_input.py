@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import tidegate
-from tests.spark.helpers import open_with, rows_of, run_to_end, standing
+from tests.support.sessions import open_with, rows_of, run_to_end, standing
 from tidegate.errors import RunError, TidegateError
 
 pytestmark = pytest.mark.spark

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, play_with_restart, rows_of, standing
 from tests.support.event_time import at
+from tests.support.sessions import open_with, play_with_restart, rows_of, standing
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 from tidegate.errors import RunError
 from tidegate.session.session import Session
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, play, rows_of, standing
 from tests.support.event_time import at
+from tests.support.sessions import open_with, play, rows_of, standing
 
 pytestmark = pytest.mark.spark
 

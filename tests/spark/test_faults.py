@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, open_with, play, rows_of
 from tests.support.event_time import START, row
+from tests.support.sessions import bag, open_with, play, rows_of
 from tidegate.errors import DataDirectoryError, TidegateError
 from tidegate.runtime.pipeline import Pipeline
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, open_with, rows_of, run_to_end
+from tests.support.sessions import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark

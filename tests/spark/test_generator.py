@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.spark.helpers import bag, open_with, rows_of
+from tests.support.sessions import bag, open_with, rows_of
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.generator import generator
 from tidegate.errors import RunError

@@ -10,7 +10,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.spark.helpers import (
+from tests.support.event_time import START, at
+from tests.support.sessions import (
     Step,
     comparable_row,
     open_with,
@@ -19,7 +20,6 @@ from tests.spark.helpers import (
     rows_of,
     standing,
 )
-from tests.support.event_time import START, at
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, play, rows_of
 from tests.support.event_time import at, row
+from tests.support.sessions import open_with, play, rows_of
 from tidegate.connectors.base import EpochId
 from tidegate.connectors.memory.connector import MemorySink
 from tidegate.errors import RunError

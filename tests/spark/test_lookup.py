@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.helpers import bag, open_with, play, rows_of
+from tests.support.sessions import bag, open_with, play, rows_of
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:

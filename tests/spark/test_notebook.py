@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.support.book import ROOT
+from tests.support.doc_blocks import ROOT
 
 pytestmark = pytest.mark.spark
 

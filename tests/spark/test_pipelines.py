@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, open_with, rows_of, run_to_end
+from tests.support.sessions import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.observe.status import State
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import eventually, open_with, rows_of
 from tests.support.event_time import at
+from tests.support.sessions import eventually, open_with, rows_of
 
 pytestmark = pytest.mark.spark
 

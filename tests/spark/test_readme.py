@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.book import blocks_of
+from tests.support.doc_blocks import blocks_of
 from tests.support.install import copy_checkout
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ import pytest
 from pyspark import SparkContext
 
 import tidegate
-from tests.spark.helpers import bag, open_with, rows_of, run_to_end
+from tests.support.sessions import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError
 from tidegate.spark.session import own_session, require_java
 

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, rows_of
+from tests.support.sessions import bag, rows_of
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.runtime import epoch as cutting
 from tidegate.runtime import frames as sharing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.spark.helpers import rows_of
+from tests.support.sessions import rows_of
 from tidegate.runtime import epoch as cutting
 from tidegate.spark import frame as frames
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with
+from tests.support.sessions import open_with
 from tidegate.errors import ScriptError
 
 pytestmark = pytest.mark.spark

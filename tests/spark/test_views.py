@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.spark.helpers import open_with
+from tests.support.sessions import open_with
 from tidegate.cli.main import app
 from tidegate.errors import RunError
 from tidegate.session.session import Session

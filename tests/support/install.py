@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.support.book import ROOT
+from tests.support.doc_blocks import ROOT
 
 _FILES = ("tidegate", "pyproject.toml", ".gitignore", "README.md", "CHANGELOG.md", "LICENSE")
 

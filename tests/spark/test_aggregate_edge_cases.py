@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import play_with_restart, rows_of, standing
+from tests.support.sessions import play_with_restart, rows_of, standing
 
 pytestmark = pytest.mark.spark
 

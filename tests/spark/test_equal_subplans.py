@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.spark.helpers import Step, comparable_row, open_with, play, play_with_restart, rows_of
+from tests.support.sessions import Step, comparable_row, open_with, play, play_with_restart, rows_of
 from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tests.connectors.test_plain_json import COLUMNS
+from tests.connectors.test_json_decoder import COLUMNS
 from tidegate.columns import BAD_RECORD, CONTROL, NOW, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats.json import decode_json, json_schema
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES

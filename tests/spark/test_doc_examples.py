@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
-from tests.spark.helpers import rows_of
-from tests.support.book import LANGUAGE, READ, ROOT, Block, blocks, blocks_of, value, word
-from tests.support.book_commands import HARMLESS, commands, words_of
+from tests.support.doc_blocks import LANGUAGE, READ, ROOT, Block, blocks, blocks_of, value, word
+from tests.support.doc_commands import HARMLESS, commands, words_of
+from tests.support.sessions import rows_of
 from tidegate.catalog.objects import LookupTable, Source, Stream
 from tidegate.cli.main import app
 from tidegate.testing import load_case, run_case

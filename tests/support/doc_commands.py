@@ -11,7 +11,7 @@ from typer import Typer
 from typer.main import get_command
 
 from benchmarks.nexmark import __main__ as nexmark
-from tests.support.book import ROOT, Block
+from tests.support.doc_blocks import ROOT, Block
 from tidegate.cli import main as tidegate
 
 # Programs without side effects that every system has.

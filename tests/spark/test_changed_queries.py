@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, play, rows_of
 from tests.support.event_time import row
+from tests.support.sessions import open_with, play, rows_of
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tests.spark.helpers import open_with
+from tests.support.sessions import open_with
 from tidegate.errors import RunError
 from tidegate.observe.status import State
 

@@ -18,9 +18,9 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.conftest import Golden
-from tests.support.book import LANGUAGE, READ, ROOT, Block, blocks, pages
-from tests.support.book_commands import commands, require_known, require_parsed, words_of
 from tests.support.compiling import TESTS, compile_text
+from tests.support.doc_blocks import LANGUAGE, READ, ROOT, Block, blocks, pages
+from tests.support.doc_commands import commands, require_known, require_parsed, words_of
 from tidegate.cli.main import app
 from tidegate.cli.shell import split_input
 
@@ -130,7 +130,7 @@ def test_every_block_is_counted(golden: Golden) -> None:
             f"{counts[page, way]} {way}" for way in (*ON_SPARK, "marked") if counts[page, way]
         ]
         lines += [f"{page}: {', '.join(counted)}"] if counted else []
-    golden(TESTS / "support" / "book_blocks.txt", "\n".join(lines) + "\n")
+    golden(TESTS / "support" / "doc_blocks.txt", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if "/concepts/" in page])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import Rows, Step, bag, open_with, play, play_with_restart, rows_of
 from tests.support.event_time import START, row
+from tests.support.sessions import Rows, Step, bag, open_with, play, play_with_restart, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.spark.helpers import Step, comparable_row, play_with_restart, rows_of, standing
 from tests.support.event_time import at
+from tests.support.sessions import Step, comparable_row, play_with_restart, rows_of, standing
 
 pytestmark = pytest.mark.spark
 

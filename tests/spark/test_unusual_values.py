@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import (
+from tests.support.sessions import (
     bag,
     eventually,
     open_with,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tests.connectors.test_plain_csv import COLUMNS
-from tests.spark.test_plain_json import TIMES
+from tests.connectors.test_csv_decoder import COLUMNS
+from tests.spark.test_json_decoder import TIMES
 from tidegate.columns import BAD_RECORD, CONTROL, NOW, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decode_csv
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES

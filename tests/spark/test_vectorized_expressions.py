@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlglot import parse_one
 
-from tests.spark.helpers import bag, open_with, rows_of
+from tests.support.sessions import bag, open_with, rows_of
 from tidegate.connectors.files import source as files_source
 from tidegate.operators.vectorized import VectorColumn, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type

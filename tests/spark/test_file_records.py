@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tests.spark.helpers import open_with, rows_of, run_to_end, standing
+from tests.support.sessions import open_with, rows_of, run_to_end, standing
 from tidegate.errors import TidegateError
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from tests.spark.helpers import play_with_restart, rows_of
+from tests.support.sessions import play_with_restart, rows_of
 from tidegate.operators.match.matcher import _plain_values
 from tidegate.physical.match_conditions import kind_named, scalar_of
 from tidegate.sql.dialect import DIALECT

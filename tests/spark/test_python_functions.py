@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, eventually, rows_of
+from tests.support.sessions import bag, eventually, rows_of
 from tidegate.errors import TidegateError
 
 pytestmark = pytest.mark.spark
