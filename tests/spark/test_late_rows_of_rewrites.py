@@ -11,7 +11,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.spark.test_joins import NEAR, SIDES, SOURCES, START, rows
+from tests.spark.test_joins import NEAR, SIDES, SOURCES, rows
+from tests.support.event_time import START
 from tests.support.sessions import comparable_row, open_with, rows_of, standing
 
 pytestmark = pytest.mark.spark
