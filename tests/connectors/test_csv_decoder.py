@@ -107,7 +107,7 @@ def test_unsupported_types_and_characters_are_left_to_spark() -> None:
     assert not CsvFormat("ä", '"', "\\").is_plain
 
 
-def test_a_header_must_match_the_columns() -> None:
+def test_header_must_match_the_columns() -> None:
     assert header_fits(b"A, b ,C", ["a", "B", "c"], PLAIN)
     assert not header_fits(b"a,c,b", ["a", "b", "c"], PLAIN)
     assert not header_fits(b"a,b", ["a", "b", "c"], PLAIN)

@@ -181,14 +181,14 @@ def test_files_removed_by_a_user_stay_removed(tmp_path: Path) -> None:
     assert sum(rows(tmp_path).values()) == 3 and len(names(tmp_path)) == 1
 
 
-def test_a_merged_file_removed_by_a_user_is_not_an_error(tmp_path: Path) -> None:
+def test_merged_file_removed_by_a_user_is_not_an_error(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     (tmp_path / names(tmp_path)[0]).unlink()
     run(opened(tmp_path, last=2), 3)
     assert rows(tmp_path) == Counter([3])
 
 
-def test_a_damaged_file_is_an_error_and_is_kept(tmp_path: Path) -> None:
+def test_damaged_file_is_an_error_and_is_kept(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     run(sink, 0, 1)
     damaged = tmp_path / names(tmp_path)[0]
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_an_error_and_is_kept(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 3
 
 
-def test_an_old_marker_does_not_publish_merged_rows_again(tmp_path: Path) -> None:
+def test_old_marker_does_not_publish_merged_rows_again(tmp_path: Path) -> None:
     """A zombie process may write the marker again."""
     sink = opened(tmp_path)
     marker = tmp_path / "_tidegate" / "1234-out-" / "committed.json"
@@ -389,7 +389,7 @@ def test_one_of_two_merging_processes_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("merges", [1, 2])
-def test_a_zombie_cannot_commit_a_merge(
+def test_zombie_cannot_commit_a_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: int
 ) -> None:
     """Its successor has already merged the same files, once or more."""
@@ -414,7 +414,7 @@ def test_a_zombie_cannot_commit_a_merge(
     assert rows(tmp_path) == expected
 
 
-def test_a_zombie_whose_merged_file_was_deleted_replaces_nothing(
+def test_zombie_whose_merged_file_was_deleted_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zombie = opened(tmp_path, ", compact_after = 3")
@@ -433,7 +433,7 @@ def test_a_zombie_whose_merged_file_was_deleted_replaces_nothing(
     assert rows(tmp_path) == Counter(range(4)) and len(names(tmp_path)) == 1
 
 
-def test_a_damaged_merge_record_is_an_error(tmp_path: Path) -> None:
+def test_damaged_merge_record_is_an_error(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     record = tmp_path / "_tidegate" / "1234-out-" / "merges" / internal_files(tmp_path, "merges")[0]
     for text in ("", "[]", "{}", json.dumps({"files": 5})):
@@ -446,7 +446,7 @@ def test_a_damaged_merge_record_is_an_error(tmp_path: Path) -> None:
 # Reading merged files.
 
 
-def test_a_source_reads_a_merged_file_once(tmp_path: Path) -> None:
+def test_source_reads_a_merged_file_once(tmp_path: Path) -> None:
     """Files next to the merged file are about to be deleted."""
     path = tmp_path / "out"
     sink = opened(path, "")
@@ -463,7 +463,7 @@ def test_a_source_reads_a_merged_file_once(tmp_path: Path) -> None:
     assert source.plan_range(input_range.offset, 1) is None
 
 
-def test_a_source_that_read_a_part_of_a_merged_file_stops(tmp_path: Path) -> None:
+def test_source_that_read_a_part_of_a_merged_file_stops(tmp_path: Path) -> None:
     path = tmp_path / "out"
     sink = opened(path, ", compact_after = 3")
     run(sink, 0, 1)

@@ -60,7 +60,7 @@ def test_staged_rows_are_invisible_before_publish(tmp_path: Path) -> None:
     }
 
 
-def test_an_epoch_without_rows_writes_no_file(tmp_path: Path) -> None:
+def test_epoch_without_rows_writes_no_file(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, tasks=0)
@@ -245,7 +245,7 @@ def test_missing_staged_files_are_an_error(tmp_path: Path) -> None:
     assert caught.value.code == "TG-529" and "does not exist" in caught.value.message
 
 
-def test_a_pipeline_without_rows_does_not_block_another(tmp_path: Path) -> None:
+def test_pipeline_without_rows_does_not_block_another(tmp_path: Path) -> None:
     first = files_sink(tmp_path)
     first.recover(FRESH)
     other = files_sink(tmp_path, "5678")
@@ -259,7 +259,7 @@ def test_a_pipeline_without_rows_does_not_block_another(tmp_path: Path) -> None:
     assert rows(tmp_path) == [0, 0]
 
 
-def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
+def test_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError) as caught:
         files_sink(tmp_path / "file" / "out").recover(FRESH)

@@ -285,7 +285,7 @@ def test_rejects_offsets_of_another_cluster(broker: Broker, topic: str) -> None:
     assert error.value.code == "TG-603"
 
 
-def test_a_task_fails_if_the_broker_is_silent(
+def test_task_fails_if_the_broker_is_silent(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create(topic)

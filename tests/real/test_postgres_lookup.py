@@ -115,7 +115,7 @@ def test_queries_a_thousand_keys_at_once_and_cached_keys_not_at_all(
     assert batch_sizes[3:] == [1]
 
 
-def test_an_unavailable_database_is_transient_and_queried_again(
+def test_unavailable_database_is_transient_and_queried_again(
     postgres: Postgres, stock: str
 ) -> None:
     reader = reader_of(postgres, "id", cache_rows=0)

@@ -188,7 +188,7 @@ changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None]
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(changes, min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_a_changelog_in_any_order_leaves_its_net_rows(
+def test_changelog_in_any_order_leaves_its_net_rows(
     postgres: Postgres, epochs: list, chance: Any
 ) -> None:
     """Each step upserts or deletes a key; the tasks get the changes in any order."""
@@ -296,7 +296,7 @@ def test_rejects_unsuitable_tables_when_opened(postgres: Postgres, table: str) -
     assert "has no column name" in rejected(postgres, table).message
 
 
-def test_a_rejected_login_is_reported_without_the_password(postgres: Postgres, table: str) -> None:
+def test_rejected_login_is_reported_without_the_password(postgres: Postgres, table: str) -> None:
     wrong = rejected(postgres, table, password="hunter2", connect_timeout="2 s")
     assert wrong.code == "TG-512" and "password authentication failed" in wrong.message
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
@@ -306,7 +306,7 @@ def test_a_rejected_login_is_reported_without_the_password(postgres: Postgres, t
     assert rejected(postgres, table, port="1").code == "TG-509"
 
 
-def test_a_dropped_column_is_an_error_before_the_commit(postgres: Postgres, table: str) -> None:
+def test_dropped_column_is_an_error_before_the_commit(postgres: Postgres, table: str) -> None:
     sink = opened(postgres, table)
     postgres.run(f"ALTER TABLE {table} DROP COLUMN name")
     with pytest.raises(TidegateError, match="name") as caught:

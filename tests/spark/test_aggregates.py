@@ -113,7 +113,7 @@ TYPES: list[tuple[str, list[Any], list[AggregateCase]]] = [
     ("INT", [-(2**31), 2**31 - 1, 0, 5, 5], INTEGER),
     # Averages are exact here; Spark rounds intermediate results.
     ("BIGINT", [-(2**59), 2**58, 0, 5, 123_456_789_012_345_678],
-     [one for one in INTEGER if not one.function.startswith("regr_avg")]),
+     [case for case in INTEGER if not case.function.startswith("regr_avg")]),
     ("FLOAT", [0.1, -2.5, 3e10, 0.0, 7.25], [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
     ("DOUBLE", [0.1, -2.5, 3e10, 0.0, 1e-5], [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
     ("DOUBLE", [NAN, INF, -INF, -0.0, 1.5], [*ANY, *SCALAR, *SUMS, *SPREADS]),

@@ -92,7 +92,7 @@ def test_exceeded_limit_is_one_error_and_a_restart_continues(spark: Any, data: P
     assert sorted(row["k"] for row in rows) == list(range(1000))
 
 
-def test_a_thousand_columns(spark: Any, data: Path) -> None:
+def test_query_with_a_thousand_columns(spark: Any, data: Path) -> None:
     names = [f"c{n}" for n in range(1000)]
     script = (
         f"CREATE SOURCE s ({', '.join(f'{name} INT' for name in names)}, ts TIMESTAMP, "
