@@ -13,5 +13,5 @@ pytestmark = pytest.mark.spark
 
 
 def test_accepted_mutations_run_or_fail_with_an_explanation(spark: Any, tmp_path: Path) -> None:
-    found = list(findings(spark, count=6, seed=1, folder=tmp_path))
-    assert not found, "\n\n".join(f"{item.text}\n{item.error}" for item in found)
+    results = list(findings(spark, count=6, seed=1, folder=tmp_path))
+    assert not results, "\n\n".join(f"{item.text}\n{item.error}" for item in results)
