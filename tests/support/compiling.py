@@ -64,7 +64,9 @@ def rejected(query: str, options: str = "") -> list[TidegateError]:
 def typed(plan: n.Node) -> TypedPlan:
     """Give a plan its declared types; others are BIGINT."""
     types_by_name = {
-        quote_identifier(item.id): item.type or "BIGINT" for node in n.walk(plan) for item in node.fields
+        quote_identifier(item.id): item.type or "BIGINT"
+        for node in n.walk(plan)
+        for item in node.fields
     }
     types = Types(types_by_name)
     typed_plan = with_types(plan, types)
