@@ -1,4 +1,4 @@
-"""What all tests share. Goldens are written anew with `pytest --regenerate`: read the diff."""
+"""Options and fixtures of all tests. `pytest --regenerate` writes the golden files; review the diff."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import settings
 
 Golden = Callable[[Path, str], None]
 
-# How long an example takes says more about the machine than about the code.
+# The time of an example depends more on the machine than on the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Compares a text with a file, or writes the file with --regenerate."""
+    """Return a function that compares a text with a file, or writes it with --regenerate."""
 
     def check(path: Path, text: str) -> None:
         if request.config.getoption("--regenerate"):

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import tidegate
-from tests.support.book import ROOT
+from tests.support.doc_blocks import ROOT
 from tests.support.install import copy_checkout
 
 

@@ -45,7 +45,7 @@ def test_every_query_exists_for_every_engine_that_supports_it() -> None:
     assert all(nexmark.duckdb_query(name) for name in QUERIES)
 
 
-def test_an_unknown_query_is_rejected_with_the_existing_names() -> None:
+def test_unknown_query_is_rejected_with_the_existing_names() -> None:
     with pytest.raises(KeyError, match="unknown query q23; the queries are q0"):
         nexmark.duckdb_query("q23")
 
@@ -153,7 +153,7 @@ def test_verify_fails_if_a_result_differs(
 # ---- Measurements
 
 
-def test_a_line_shows_throughput_percentiles_state_and_rows() -> None:
+def test_line_shows_throughput_percentiles_state_and_rows() -> None:
     measured = Measured(2.0, (0.1, 0.3, 0.2), 1_000, 7, 0)
     cells = ("q5", "500,000", "200 ms", "300 ms", "1,000 B", "7", "0")
     assert line("q5", 1_000_000, measured) == cells
@@ -167,7 +167,7 @@ def test_stored_events_are_counted(events: Path) -> None:
     assert stored_rows(events) == 0
 
 
-def test_a_directory_without_events_is_rejected(events: Path) -> None:
+def test_directory_without_events_is_rejected(events: Path) -> None:
     with pytest.raises(SystemExit, match="does not contain NEXMark events"):
         stored_rows(events / "bid")
 
@@ -196,7 +196,7 @@ def test_comparison_prints_ratios_and_their_geometric_mean(
     assert "without a ratio (not run by both engines, or too short): q2, q6" in output
 
 
-def test_a_query_that_fails_is_excluded_from_the_comparison(
+def test_failing_query_is_excluded_from_the_comparison(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(query: str, events: Path) -> float:
@@ -237,7 +237,7 @@ def test_flink_is_optional_unless_a_directory_is_named(
         flink.find_flink(None)
 
 
-def test_the_flink_program_returns_errors_of_statements() -> None:
+def test_flink_program_returns_errors_of_statements() -> None:
     class Tables:
         def execute_sql(self, statement: str) -> None:
             raise ValueError("no such table")

@@ -31,7 +31,7 @@ def test_queries_emit_the_same_number_of_rows_from_kafka_as_from_files(
     assert not [name for name in topics if name.startswith("nexmark-")]
 
 
-def test_an_unavailable_broker_is_named_in_the_error(
+def test_unavailable_broker_is_named_in_the_error(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.connectors.kafka.client.RESPONSE_TIMEOUT_S", 0.5)

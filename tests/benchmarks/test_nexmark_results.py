@@ -24,8 +24,8 @@ EVENTS = 20_000
 def test_stateful_queries_in_one_pipeline_return_the_same_rows_as_duckdb(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
-    written = write_events(spark, EVENTS, tmp_path / "events", 3, events_per_second=500)
-    assert written == {"person": 400, "auction": 1200, "bid": 18_400}
+    counts = write_events(spark, EVENTS, tmp_path / "events", 3, events_per_second=500)
+    assert counts == {"person": 400, "auction": 1200, "bid": 18_400}
     assert stored_rows(tmp_path / "events") == EVENTS
     stored = Stored(tmp_path / "events", files_per_epoch=1)
     with Session(data, spark=spark) as session:

@@ -1,4 +1,4 @@
-"""Starts a broker and a database, kills everything at random, and compares.
+"""Start a broker and a database, kill systems at random, and compare the sinks with a batch.
 
 python -m tests.chaos --kills 300 --seed 1
 """
@@ -17,7 +17,7 @@ from tests.real.postgres import Postgres
 
 
 def run(campaign: Campaign, kills: int) -> bool:
-    """Kill so often, run to the end, and tell what differs; whether nothing does."""
+    """Kill systems, run to the end, and print the differences; return whether there are none."""
     began = time.monotonic()
     for number, kind in enumerate(campaign.kinds(kills), 1):
         passed = time.monotonic() - began
@@ -25,21 +25,23 @@ def run(campaign: Campaign, kills: int) -> bool:
     last = campaign.run_to_end()
     print(f"to the end: {last}")
     differences = campaign.differences()
-    for name, found in differences.items():
+    for name, difference in differences.items():
         print(
-            f"{name}: {found.rows:,} rows, {found.missing} missing, {found.too_many} too many",
+            f"{name}: {difference.rows:,} rows, {difference.missing} missing, {difference.unexpected} unexpected",
             flush=True,
         )
-    for said in campaign.stops:
-        print(f"ended by itself and was started again: {said}")
+    for message in campaign.stops:
+        print(f"exited and was restarted: {message}")
     killed = ", ".join(f"{kind} {count}" for kind, count in sorted(campaign.kills.items()))
     feed = campaign.feed
     print(
-        f"{feed.ids:,} rows in, {feed.transactions} transactions of others ended, "
+        f"{feed.ids:,} rows in, {feed.transactions} transactions of other producers ended, "
         f"{feed.aborted} were aborted"
     )
     print(f"{kills} kills ({killed}) in {time.monotonic() - began:.0f} s")
-    return last == "done, 0 late rows" and all(found.is_none for found in differences.values())
+    return last == "done, 0 late rows" and all(
+        difference.is_none for difference in differences.values()
+    )
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What a batch run over the topics gives, and what each sink has."""
+"""Expected rows of a batch run over the topics, and the rows of each sink."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 from tests.chaos.feed import Row
 from tests.real.kafka import Broker
 from tests.real.postgres import Postgres
-from tests.spark.helpers import bag
+from tests.support.sessions import bag
 
-# The queries of `program` over all rows at once; times are microseconds.
+# The queries of `program` over all rows; times are microseconds.
 QUERIES = {
     "sales": """SELECT auction, us - us % 15000000 AS window_start,
         us - us % 15000000 + 15000000 AS window_end, count(*) AS n, sum(price)::BIGINT AS total,
@@ -38,21 +38,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Difference:
-    """How what a sink has differs from the batch."""
+    """How the rows of a sink differ from the batch."""
 
     rows: int
     missing: int
-    too_many: int
+    unexpected: int
 
     @property
     def is_none(self) -> bool:
-        return not self.missing and not self.too_many
+        return not self.missing and not self.unexpected
 
 
 def expected(
     topics: Mapping[str, Sequence[Row]], sellers: Mapping[int, str]
 ) -> dict[str, list[Row]]:
-    """What a batch makes of all rows that are in the topics."""
+    """Compute the rows of each stream from all rows in the topics."""
     named = pa.table({"auction": list(sellers), "name": list(sellers.values())})
     with duckdb.connect() as connection:
         connection.register("sellers", named)
@@ -66,7 +66,7 @@ def expected(
 
 @dataclass(frozen=True)
 class Sinks:
-    """Where the rows went."""
+    """The sinks of the pipeline."""
 
     broker: Broker
     topic: str
@@ -74,15 +74,15 @@ class Sinks:
     out: Path
 
     def rows(self, kind: str, stream: str) -> list[Row]:
-        """All that a sink has of a stream."""
-        found: list[Row] = getattr(self, f"_{kind}")(stream)
-        return [{name: _plain(name, value) for name, value in row.items()} for row in found]
+        """Return all rows of a stream in one kind of sink."""
+        rows: list[Row] = getattr(self, f"_{kind}")(stream)
+        return [{name: _plain(name, value) for name, value in row.items()} for row in rows]
 
     def _kafka(self, stream: str) -> list[Row]:
         messages = self.broker.read(f"{self.topic}-{stream}")
         if all(message.key is None for message in messages):
             return [json.loads(message.value) for message in messages]
-        # The last record of a key counts, as it does in a compacted topic.
+        # The last record of a key is its value, as in a compacted topic.
         last = {message.key: message.value for message in messages}
         return [json.loads(value) for value in last.values() if value is not None]
 
@@ -100,27 +100,27 @@ class Sinks:
 def compare(
     sinks: Sinks, kinds: Mapping[str, Sequence[str]], batch: Mapping[str, list[Row]]
 ) -> dict[str, Difference]:
-    """Every sink with the batch, and the rows with a random number with each other: whoever computes
-    one again gives another one."""
-    found: dict[str, Difference] = {}
+    """Compare every sink with the batch, and rows with a random number between sinks: recomputing
+    them would change the number."""
+    differences: dict[str, Difference] = {}
     rolled: dict[str, Counter[str]] = {}
     for kind, streams in kinds.items():
         for stream in streams:
-            # JSON has no fields for what is NULL.
+            # JSON records have no fields for NULL.
             columns = dict.fromkeys(batch[stream][0])
             rows = [{**columns, **row} for row in sinks.rows(kind, stream)]
             plain = [{name: v for name, v in row.items() if name != "dice"} for row in rows]
-            found[f"{stream} in {kind}"] = _difference(bag(batch[stream]), bag(plain))
+            differences[f"{stream} in {kind}"] = _difference(bag(batch[stream]), bag(plain))
             if stream == "named":
                 rolled[kind] = bag(rows)
     first, *others = rolled
     for kind in others:
-        found[f"dice in {first} and {kind}"] = _difference(rolled[first], rolled[kind])
-    return found
+        differences[f"dice in {first} and {kind}"] = _difference(rolled[first], rolled[kind])
+    return differences
 
 
-def _difference(wanted: Counter[str], rows: Counter[str]) -> Difference:
-    return Difference(rows.total(), (wanted - rows).total(), (rows - wanted).total())
+def _difference(expected_rows: Counter[str], rows: Counter[str]) -> Difference:
+    return Difference(rows.total(), (expected_rows - rows).total(), (rows - expected_rows).total())
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A pipeline between real systems, and what is done to all of them."""
+"""A pipeline between real systems, and the kills of all of them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tests.chaos.feed import AUCTIONS, Feed
 from tests.chaos.program import SINKS
 from tests.real.kafka import Broker
 from tests.real.postgres import Postgres
-from tests.spark.kill_campaign import of_session
 from tests.support import java
+from tests.support.processes import processes_of_session
 
 ROOT = Path(__file__).parents[2]
-# Who is killed, and how often in a turn: starting Spark again takes longest.
+# The systems to kill, and their shares. Starting Spark again takes longest.
 KINDS = ("pipeline", "jvm", *("broker", "database") * 2, *("worker",) * 3)
-# Auctions beyond them have no seller.
+# Auctions above have no seller.
 SELLERS = {auction: f"seller {auction % 7}" for auction in range(AUCTIONS - 3)}
 _SECONDS = 900
-# The code of an error that a system which is away may cause while a pipeline starts.
+# The code of an error that an unavailable system may cause while a pipeline starts.
 _AWAY_AT_START = "TG-509"
-# What a pipeline ends with whose JVM was killed.
-_JVM_GONE = "Spark's JVM is gone"
+# The last output of a pipeline whose JVM was killed.
+_JVM_GONE = "Spark's JVM exited"
 
 
 class Campaign:
-    """Topics that grow, a pipeline that reads them, and who is to be killed next."""
+    """Growing topics, a pipeline that reads them, and random kills."""
 
     def __init__(self, folder: Path, broker: Broker, postgres: Postgres, seed: int) -> None:
         self.random = random.Random(seed)
@@ -50,7 +50,7 @@ class Campaign:
         self.process: subprocess.Popen[bytes] | None = None
         self.kills: Counter[str] = Counter()
         self.jvm_killed = False
-        # What a pipeline said that ended by itself, because a system was away when it started.
+        # Output of pipelines that exited because a system was unavailable when they started.
         self.stops: list[str] = []
 
     def _fill_sellers(self) -> None:
@@ -58,14 +58,14 @@ class Campaign:
         values = ", ".join(f"({auction}, '{name}')" for auction, name in SELLERS.items())
         self.postgres.run(f"INSERT INTO sellers VALUES {values}")
 
-    # Lives of the pipeline
+    # Runs of the pipeline
 
     @property
     def log(self) -> Path:
         return self.folder / "program.log"
 
     def start(self, *more: str) -> None:
-        """A life; its JVM is alive, and what it says goes to a file, because nobody would read a pipe."""
+        """Start the pipeline. Its output goes to a file, because nothing reads a pipe."""
         command = [sys.executable, "-m", "tests.chaos.program"]
         command += [str(self.folder / "data"), str(self.folder / "out"), self.broker.brokers]
         command += [self.topic, self.postgres.options("TABLE"), *more]
@@ -81,33 +81,35 @@ class Campaign:
             )
 
     def _until_running(self) -> None:
-        """Until it runs; whoever starts while a system is away starts again."""
+        """Wait until the pipeline runs. Start it again if a system was unavailable."""
         deadline = time.monotonic() + _SECONDS
         while True:
-            assert time.monotonic() < deadline, f"it does not start: {self.log.read_text()}"
+            assert time.monotonic() < deadline, (
+                f"the pipeline does not start: {self.log.read_text()}"
+            )
             if self.process is None or self.process.poll() is not None:
-                self._add_tombstones()
+                self._record_exit()
                 self.start()
             if "running" in self.log.read_text().splitlines():
                 return
             time.sleep(0.05)
 
-    def _add_tombstones(self) -> None:
-        """A pipeline that ended by itself may have done so for two reasons only."""
+    def _record_exit(self) -> None:
+        """Require that the pipeline exited for an expected reason, and record it."""
         if self.process is None:
             return
-        said = self.log.read_text()
-        known = _JVM_GONE if self.jvm_killed else _AWAY_AT_START
-        assert known in said, f"it ended by itself: {said}"
+        output = self.log.read_text()
+        reason = _JVM_GONE if self.jvm_killed else _AWAY_AT_START
+        assert reason in output, f"the pipeline exited: {output}"
         if not self.jvm_killed:
-            self.stops.append(next(line for line in said.splitlines() if known in line))
+            self.stops.append(next(line for line in output.splitlines() if reason in line))
         self.end()
 
     def end(self) -> None:
-        """Nothing of a life is left."""
+        """Kill all processes of the pipeline."""
         if self.process is None:
             return
-        while living := of_session(self.process.pid):
+        while living := processes_of_session(self.process.pid):
             for pid in living:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -116,7 +118,7 @@ class Campaign:
         self.process = None
 
     def run_to_end(self) -> str:
-        """Its last words."""
+        """Run to the end of the input and return the last line of output."""
         self.end()
         self.start("--until-end")
         assert self.process is not None
@@ -124,20 +126,20 @@ class Campaign:
             self.process.wait(_SECONDS)
         finally:
             self.end()
-        said = self.log.read_text().strip()
-        return said.splitlines()[-1] if said else "nothing"
+        output = self.log.read_text().strip()
+        return output.splitlines()[-1] if output else "nothing"
 
     # Killing
 
     def kinds(self, kills: int) -> list[str]:
-        """Who is killed: all kinds in turn, in an order that is never the same; last the pipeline."""
+        """Return the systems to kill: all kinds in turn, in random order, and the pipeline last."""
         order: list[str] = []
         while len(order) < kills - 1:
             order += self.random.sample(KINDS, len(KINDS))
         return [*order[: kills - 1], "pipeline"]
 
     def kill(self, kind: str) -> str:
-        """One of them dies at some moment while there is something to read; how it went."""
+        """Kill a system at a random moment while there is input; return a description."""
         added = self.random.randrange(1, 4)
         for _ in range(added):
             self.feed.add()
@@ -158,7 +160,7 @@ class Campaign:
         if self.random.random() < 0.5:
             self.end()
             return "pipeline and its JVM"
-        # Spark's JVM outlives its Python for a moment and has to find out by itself.
+        # Spark's JVM survives its Python process until it notices that it is gone.
         self.process.kill()
         self.process.wait()
         self.process = None
@@ -177,10 +179,10 @@ class Campaign:
         return "database"
 
     def _kill_worker(self) -> str:
-        """A Python worker, or the process that all of them are forked from."""
+        """Kill a Python worker, or the process that forks workers."""
         deadline = time.monotonic() + 60
         while not (workers := self._workers()):
-            assert time.monotonic() < deadline, "there is no worker"
+            assert time.monotonic() < deadline, "there is no worker process"
             time.sleep(0.05)
         pid = self.random.choice(workers)
         with suppress(ProcessLookupError):
@@ -190,18 +192,18 @@ class Campaign:
     def _workers(self) -> list[int]:
         if self.process is None:
             return []
-        return [pid for pid in of_session(self.process.pid) if _is_worker(_command(pid))]
+        return [pid for pid in processes_of_session(self.process.pid) if _is_worker(_command(pid))]
 
     def _kill_jvm(self) -> str:
-        """The pipeline has to find out that it has no Spark any more, and to end."""
+        """Kill the JVM. The pipeline must notice and exit."""
         assert self.process is not None
         self.jvm_killed = True
-        for pid in of_session(self.process.pid):
+        for pid in processes_of_session(self.process.pid):
             if _command(pid).partition(" ")[0].endswith("java"):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.process.wait(_SECONDS)
-        self._add_tombstones()
+        self._record_exit()
         return "JVM"
 
     def _epochs(self) -> int:
@@ -219,14 +221,14 @@ class Campaign:
     # Comparing
 
     def differences(self) -> dict[str, Difference]:
-        """Of every sink: rows that are missing, and rows that are too many."""
+        """Return the missing and the unexpected rows of each sink."""
         batch = expected(self.feed.read(), SELLERS)
         sinks = Sinks(self.broker, self.topic, self.postgres, self.folder / "out")
         return compare(sinks, SINKS, batch)
 
 
 def _is_worker(command: str) -> bool:
-    """The JVM knows the module of its daemon too."""
+    """Exclude the JVM, whose command line contains the module of its daemon."""
     return "tidegate.spark.daemon" in command and not command.partition(" ")[0].endswith("java")
 
 

@@ -1,4 +1,4 @@
-"""Rows in topics: some by plain producers, some in transactions, of which some are aborted."""
+"""Rows in topics: from plain producers, and in transactions, some of which are aborted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PARTITIONS = 3
 AUCTIONS = 20
 ROWS = 15
 SECONDS = 10
-# A transaction whose producer cannot end it holds the readers of its partition for so long.
+# If a producer cannot end its transaction, readers of its partition wait for this time.
 _TIMEOUT_MS = 10_000
-# The id of what was aborted.
+# The ID of aborted rows.
 NOISE = -1
 
 Row = dict[str, Any]
@@ -33,20 +33,20 @@ class Feed:
         self.broker, self.topic, self.random = broker, topic, dice
         self.seconds = 0
         self.ids = 0
-        # The ids of rows that were surely committed.
-        self.sure: set[int] = set()
+        # The IDs of committed rows. Transactions with an unknown result are not among them.
+        self.committed: set[int] = set()
         self.transactions = self.aborted = 0
         self._held: list[Producer] = []
         for name in SOURCES:
             broker.create(f"{topic}-{name}", PARTITIONS)
 
     def add(self) -> None:
-        """Ten seconds of rows in every partition."""
+        """Add ten seconds of rows to every partition."""
         for name in SOURCES:
             for partition in range(PARTITIONS):
                 topic = f"{self.topic}-{name}"
                 rows = [self._row() for _ in range(ROWS)]
-                self.sure.update(row["id"] for row in rows)
+                self.committed.update(row["id"] for row in rows)
                 if self.random.random() < 0.7:
                     self.broker.produce(topic, [json.dumps(row) for row in rows], partition)
                     continue
@@ -57,13 +57,13 @@ class Feed:
         self.seconds += SECONDS
 
     def hold(self) -> None:
-        """Leave a transaction open: readers wait before it, whatever is killed meanwhile."""
+        """Leave a transaction open: readers wait for its end."""
         topic = f"{self.topic}-{self.random.choice(SOURCES)}"
         rows = [self._row() for _ in range(ROWS)]
         self._held.append(self._begin(topic, self.random.randrange(PARTITIONS), rows))
 
     def release(self) -> None:
-        """End what was left open; if a broker has lost it, only the topic knows how it ended."""
+        """End the open transactions. If a broker has lost one, only the topic shows its result."""
         for producer in self._held:
             end = self.random.choice([producer.commit_transaction, producer.abort_transaction])
             try:
@@ -86,7 +86,7 @@ class Feed:
         producer.begin_transaction()
         for row in rows:
             producer.produce(topic, json.dumps(row), partition=partition)
-        assert producer.flush(60) == 0, "the broker takes all of them"
+        assert producer.flush(60) == 0, "the broker did not accept all rows"
         return producer
 
     def _row(self) -> Row:
@@ -100,12 +100,14 @@ class Feed:
         }
 
     def read(self) -> dict[str, list[Row]]:
-        """What a reader of committed records finds; all that was surely committed is there once."""
-        found = {
+        """Read the committed records; require that known committed rows exist once."""
+        topics = {
             name: [json.loads(m.value) for m in self.broker.read(f"{self.topic}-{name}")]
             for name in SOURCES
         }
-        ids = [row["id"] for rows in found.values() for row in rows]
-        assert len(ids) == len(set(ids)) and self.sure <= set(ids), "the input itself is there once"
-        assert NOISE not in ids, "what was aborted is not there"
-        return found
+        ids = [row["id"] for rows in topics.values() for row in rows]
+        assert len(ids) == len(set(ids)) and self.committed <= set(ids), (
+            "the input has missing or duplicate rows"
+        )
+        assert NOISE not in ids, "the input has aborted rows"
+        return topics

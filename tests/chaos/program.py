@@ -1,8 +1,8 @@
-"""The pipeline that is killed: it runs until that happens, or to the end of its input.
+"""Run the pipeline of the campaign until it is killed, or to the end of its input.
 
 python -m tests.chaos.program DATA_DIR OUT_DIR BROKERS TOPIC POSTGRES [--until-end]
 
-POSTGRES is a WITH clause for a table called TABLE; TOPIC is what the names of topics begin with.
+POSTGRES is a WITH clause for a table called TABLE; TOPIC is the prefix of the topics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SELECT b.id, b.price, s.name, rand() AS dice FROM bids AS b LEFT JOIN sellers AS
 CREATE STREAM totals AS
 SELECT auction, count(*) AS n, sum(price) AS total FROM bids GROUP BY auction EMIT ON UPDATE;
 """
-# Which streams go where: rows with a random number go to every kind of sink, which must agree.
+# The streams of each kind of sink. Rows with a random number are in every kind, and must agree.
 SINKS = {
     "kafka": ("sales", "named", "totals"),
     "postgres": ("pairs", "named", "totals"),

@@ -54,17 +54,17 @@ def write(folder: Path, query: str = "SELECT id FROM t", **fields: Any) -> Path:
     ],
     ids=["join", "distinct", "pattern"],
 )
-def test_a_neutral_query_without_a_bound_gets_a_state_ttl(tmp_path: Path, query: str) -> None:
+def test_neutral_query_without_a_bound_gets_a_state_ttl(tmp_path: Path, query: str) -> None:
     case = load_conformance_case(write(tmp_path, query, sources=[source(), source("u")]))
     assert case.state_ttl == STATE_TTL
     assert f"WITH (state_ttl = '{STATE_TTL}')" in declare(case).script
 
 
-def test_a_neutral_query_with_a_bound_gets_no_state_ttl(tmp_path: Path) -> None:
+def test_neutral_query_with_a_bound_gets_no_state_ttl(tmp_path: Path) -> None:
     assert load_conformance_case(write(tmp_path, COUNTS, emit="update")).state_ttl is None
 
 
-def test_a_plain_query_is_not_changed(tmp_path: Path) -> None:
+def test_plain_query_is_not_changed(tmp_path: Path) -> None:
     path = write(tmp_path)
     document = json.loads(path.read_text("utf-8"))
     document["query"] = document.pop("query_neutral").replace("id", "DISTINCT id")
@@ -75,20 +75,20 @@ def test_a_plain_query_is_not_changed(tmp_path: Path) -> None:
         declare(case)
 
 
-def test_a_neutral_query_runs_without_emit_changes_if_only_that_is_accepted(tmp_path: Path) -> None:
+def test_neutral_query_runs_without_emit_changes_if_only_that_is_accepted(tmp_path: Path) -> None:
     pattern = f"SELECT * FROM ({COUNTS}) MATCH_RECOGNIZE (ORDER BY at MEASURES A.n AS n "
     pattern += "PATTERN (A B) DEFINE B AS B.n < A.n)"
     case = load_conformance_case(write(tmp_path, pattern, emit="update"))
     assert "EMIT" not in declare(case).script
 
 
-def test_a_neutral_query_keeps_emit_changes_if_it_is_accepted(tmp_path: Path) -> None:
+def test_neutral_query_keeps_emit_changes_if_it_is_accepted(tmp_path: Path) -> None:
     endless = "SELECT id, count(*) AS n FROM t GROUP BY id"
     case = load_conformance_case(write(tmp_path, endless, emit="update"))
     assert declare(case).script.endswith("EMIT CHANGES;\n")
 
 
-def test_the_join_columns_become_the_key_of_a_versioned_source(tmp_path: Path) -> None:
+def test_join_columns_become_the_key_of_a_versioned_source(tmp_path: Path) -> None:
     query = "SELECT t.id FROM t JOIN u FOR SYSTEM_TIME AS OF t.ts AS v ON t.id = v.id"
     case = load_conformance_case(write(tmp_path, query, sources=[source(), source("u")]))
     assert [item.primary_key for item in case.sources] == [(), ("id",)]
@@ -98,19 +98,19 @@ def test_the_join_columns_become_the_key_of_a_versioned_source(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("lateness", ["drops", "unclosed", "refires"])
-def test_a_restart_does_not_split_an_epoch_with_late_rows(tmp_path: Path, lateness: str) -> None:
+def test_restart_does_not_split_an_epoch_with_late_rows(tmp_path: Path, lateness: str) -> None:
     case = load_conformance_case(write(tmp_path, lateness=lateness))
     steps = epochs_of(case, restart=True)
     assert [type(step).__name__ for step in steps] == ["Add", "Restart", "EndOfInput"]
     assert steps[0] == Add((("t", tuple(ROWS)),))
 
 
-def test_a_restart_splits_an_epoch_without_late_rows(tmp_path: Path) -> None:
+def test_restart_splits_an_epoch_without_late_rows(tmp_path: Path) -> None:
     steps = epochs_of(load_conformance_case(write(tmp_path, lateness="none")), restart=True)
     assert [type(step).__name__ for step in steps] == ["Add", "Restart", "Add", "EndOfInput"]
 
 
-def test_an_unknown_lateness_is_rejected(tmp_path: Path) -> None:
+def test_unknown_lateness_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TidegateError, match="lateness: expected one of none, drops"):
         load_conformance_case(write(tmp_path, lateness="some"))
 
@@ -165,9 +165,7 @@ def test_runs_of_spaces_are_folded_in_cases_of_sqllogictest(tmp_path: Path) -> N
 # ---- Discovery
 
 
-def test_the_variable_selects_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variable_selects_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cases").mkdir()
     path = write(tmp_path / "cases")
     monkeypatch.setenv(VARIABLE, str(tmp_path))

@@ -49,8 +49,8 @@ def changelogs(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(0, 12))):
         if existing and draw(st.booleans()):
-            gone = existing.pop(draw(st.integers(0, len(existing) - 1)))
-            rows.append((*gone, draw(st.sampled_from(["-U", "-D"]))))
+            retracted = existing.pop(draw(st.integers(0, len(existing) - 1)))
+            rows.append((*retracted, draw(st.sampled_from(["-U", "-D"]))))
         else:
             row = (draw(keys), draw(values))
             existing.append(row)
@@ -60,25 +60,27 @@ def changelogs(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 
 @given(upserts(), st.integers(0, 12), st.integers(0, 12))
 def test_compacting_upserts_in_parts_gives_the_same_table(
-    rows: list[tuple[Any, ...]], one: int, two: int
+    rows: list[tuple[Any, ...]], first: int, second: int
 ) -> None:
-    check_compaction(rows, one, two, ChangelogKind.UPSERT)
+    check_compaction(rows, first, second, ChangelogKind.UPSERT)
 
 
 @given(changelogs(), st.integers(0, 12), st.integers(0, 12))
 def test_compacting_changelogs_in_parts_gives_the_same_table(
-    rows: list[tuple[Any, ...]], one: int, two: int
+    rows: list[tuple[Any, ...]], first: int, second: int
 ) -> None:
-    check_compaction(rows, one, two, ChangelogKind.CHANGELOG)
+    check_compaction(rows, first, second, ChangelogKind.CHANGELOG)
 
 
-def check_compaction(rows: list[tuple[Any, ...]], one: int, two: int, kind: ChangelogKind) -> None:
-    first, last = sorted((one, two))
+def check_compaction(
+    rows: list[tuple[Any, ...]], first: int, second: int, kind: ChangelogKind
+) -> None:
+    first, second = sorted((first, second))
     whole = model(table(rows), kind)
-    parts = [table(rows[:first]), table(rows[first:last]), table(rows[last:])]
+    parts = [table(rows[:first]), table(rows[first:second]), table(rows[second:])]
     parts[0] = compact_changes(parts[0], kind, KEY, complete=True)
     parts[1] = compact_changes(parts[1], kind, KEY)
-    assert parts[1].num_rows <= max(last - first, 0)
+    assert parts[1].num_rows <= max(second - first, 0)
     assert sorted_texts(materialize(pa.concat_tables(parts), kind, KEY)) == whole
 
 

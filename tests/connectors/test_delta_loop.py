@@ -66,42 +66,42 @@ class DeltaPipelineHarness(PipelineHarness):
         assert [a for a, _ in memory_rows] == expected(*values)
         assert self.rows("one") == self.rows("two") == memory_rows
         assert self.run().failure is None
-        left = [p for name in ("one", "two") for p in self.files(name).rglob("staging/*.parquet")]
+        staged = [p for name in ("one", "two") for p in self.files(name).rglob("staging/*.parquet")]
         # Staged files of uncommitted epochs are deleted when the sink is opened again, unless the
         # stream crashed before its first manifest: then their owner is unknown.
         stream = self.run()._manifest.streams["t0"].id
-        assert [p for p in left if stream in str(p)] == []
+        assert [p for p in staged if stream in str(p)] == []
 
 
 def kill_at(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> None:
     """Crash when a step is reached for the Nth time, or in the middle of publishing."""
-    left = [times]
+    remaining = [times]
 
-    def passed(here: object) -> None:
-        left[0] -= here == step
-        if here == step and left[0] == 0:
+    def reached(current: object) -> None:
+        remaining[0] -= current == step
+        if current == step and remaining[0] == 0:
             raise Killed
 
-    patch.setattr(module, "reached", passed)
+    patch.setattr(module, "reached", reached)
     add_action, durable = DeltaSink._add_action, DeltaSink._make_durable
     merge = delta_sink.merge_changes
 
-    def shown_and_dead(self: DeltaSink, *given: Any) -> Any:
-        action = add_action(self, *given)
-        passed("files moved")
+    def add_then_crash(self: DeltaSink, *arguments: Any) -> Any:
+        action = add_action(self, *arguments)
+        reached("files moved")
         return action
 
-    def merging(*given: Any) -> None:
-        passed("before the merge")
-        merge(*given)
+    def crash_before_merge(*arguments: Any) -> None:
+        reached("before the merge")
+        merge(*arguments)
 
-    def logged(self: DeltaSink, before: int) -> None:
-        passed("logged")
+    def crash_after_log(self: DeltaSink, before: int) -> None:
+        reached("logged")
         durable(self, before)
 
-    patch.setattr(DeltaSink, "_add_action", shown_and_dead)
-    patch.setattr(DeltaSink, "_make_durable", logged)
-    patch.setattr(delta_sink, "merge_changes", merging)
+    patch.setattr(DeltaSink, "_add_action", add_then_crash)
+    patch.setattr(DeltaSink, "_make_durable", crash_after_log)
+    patch.setattr(delta_sink, "merge_changes", crash_before_merge)
 
 
 @pytest.mark.parametrize("step", [*EpochStep, "files moved", "before the merge", "logged"])
@@ -115,6 +115,6 @@ def test_survives_a_kill_at_every_step_without_duplicates(
         harness.insert(*values[-2:])
         with monkeypatch.context() as patch:
             kill_at(step, patch, times)
-            assert harness.run().failure is not None, "it was killed"
+            assert harness.run().failure is not None, "the pipeline was not killed"
     assert harness.run().failure is None
     harness.check(*values)

@@ -47,10 +47,10 @@ def test_publishing_an_epoch_again_adds_no_version(path: Path) -> None:
     committables = staged(sink, E0, [row(1, "a")], [row(2, "b"), row(3, None)], [])
     assert table_rows(path) == [], "nothing is seen before the commit"
     before = version(path)
-    for again in (sink, sink, sink_of(path)):
-        if again is not sink:
-            again.recover(CommittedState(E0, committables))
-        again.publish(E0, committables)
+    for publisher in (sink, sink, sink_of(path)):
+        if publisher is not sink:
+            publisher.recover(CommittedState(E0, committables))
+        publisher.publish(E0, committables)
         assert table_rows(path) == [(1, "a"), (2, "b"), (3, None)]
         assert version(path) == before + 1
     sink.publish(E1, [])
@@ -63,8 +63,8 @@ def test_recover_publishes_committed_rows_and_deletes_staged_ones(path: Path) ->
     committed = staged(sink, E0, [row(2, "x")])
     following = staged(sink, E1, [row(3, "y")])
     sink_of(path).recover(CommittedState(E0, committed, E0))
-    left = [f.name for f in (path / "_tidegate").rglob("*.parquet")]
-    assert left == [following[0]["staged"]], "a process that should be dead may decide it yet"
+    staged_files = [f.name for f in (path / "_tidegate").rglob("*.parquet")]
+    assert staged_files == [following[0]["staged"]], "a zombie process may still commit it"
     sink.publish(E1, following)
     assert table_rows(path) == [(2, "x"), (3, "y")]
 
@@ -175,7 +175,7 @@ changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None]
 
 @settings(max_examples=6)
 @given(st.lists(changes, min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_a_changelog_in_any_order_leaves_its_net_rows(
+def test_changelog_in_any_order_leaves_its_net_rows(
     tmp_path_factory: pytest.TempPathFactory, epochs: list, chance: Any
 ) -> None:
     """Each step upserts or deletes a key; the tasks get the changes in any order."""

@@ -53,23 +53,23 @@ def test_skips_compaction_and_respects_limits(path: Path) -> None:
     for number in range(5):
         add(path, number)
     source = source_of(path, files_per_epoch="2")
-    at, seen = None, []
+    at, all_ids = None, []
     while (input_range := source.plan_range(at, 2)) is not None:
-        got = ids(source, input_range)
-        assert len(got) <= 2 and input_range.more == (len(seen) + len(got) < 5)
-        seen += got
-        if len(seen) == 2:
+        new_ids = ids(source, input_range)
+        assert len(new_ids) <= 2 and input_range.more == (len(all_ids) + len(new_ids) < 5)
+        all_ids += new_ids
+        if len(all_ids) == 2:
             # The snapshot of the first range is read completely, despite later versions.
             DeltaTable(str(path)).optimize.compact()
         # After a restart only the offset is known.
         source, at = source_of(path, files_per_epoch="2"), input_range.offset
-    assert sorted(seen) == [0, 1, 2, 3, 4]
+    assert sorted(all_ids) == [0, 1, 2, 3, 4]
     add(path, 5)
     last = source.plan_range(at, 2)
     assert ids(source, last) == [5]
 
 
-def test_a_version_that_changes_rows_stops_the_source_or_is_skipped(path: Path) -> None:
+def test_version_that_changes_rows_stops_the_source_or_is_skipped(path: Path) -> None:
     sink = opened(path, KEYED)
     sink.publish(E0, staged(sink, E0, [row(1, "a", "+I"), row(2, "b", "+I")]))
     stopping, skipping = source_of(path), source_of(path, on_rewrite="skip")
@@ -113,22 +113,22 @@ def test_reads_partition_values_and_columns_missing_in_old_files(path: Path) -> 
             ("ok", pa.bool_()),
         ]
     )
-    given = [
+    values = [
         {"id": 1, "name": "b/c=d %41é", "day": at.date(), "at": at, "ok": True},
         {"id": 2, "name": None, "day": None, "at": None, "ok": None},
     ]
     write_deltalake(
         str(path),
-        pa.Table.from_pylist(given, schema),
+        pa.Table.from_pylist(values, schema),
         partition_by=["name", "day", "at", "ok"],
     )
     columns = "id BIGINT, name STRING, day DATE, at TIMESTAMP, OK BOOLEAN"
     source = source_of(path, columns)
     first = source.plan_range(None, 1)
-    expected = [{"OK" if k == "ok" else k: v for k, v in item.items()} for item in given]
+    expected = [{"OK" if k == "ok" else k: v for k, v in item.items()} for item in values]
     assert sorted(rows_of(source, first), key=lambda r: r["id"]) == expected
     more = pa.Table.from_pylist(
-        [{**given[0], "more": [1]}], schema.append(pa.field("more", pa.list_(pa.int32())))
+        [{**values[0], "more": [1]}], schema.append(pa.field("more", pa.list_(pa.int32())))
     )
     write_deltalake(str(path), more, mode="append", schema_mode="merge")
     assert first is not None and rows_of(source, source.plan_range(first.offset, 1)) == expected[:1]

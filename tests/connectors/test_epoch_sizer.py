@@ -13,12 +13,12 @@ from tidegate.connectors.base import EpochSizer
 
 
 @pytest.mark.parametrize(
-    ("sizes", "taken"), [([], 0), ([500], 1), ([40, 60], 2), ([40, 61], 1), ([1] * 300, 100)]
+    ("sizes", "count"), [([], 0), ([500], 1), ([40, 60], 2), ([40, 61], 1), ([1] * 300, 100)]
 )
-def test_fitting_returns_at_least_one_item(sizes: list[int], taken: int) -> None:
+def test_fitting_returns_at_least_one_item(sizes: list[int], count: int) -> None:
     pace = EpochSizer()
     pace.bytes = 100
-    assert pace.fitting(sizes) == taken
+    assert pace.fitting(sizes) == count
 
 
 def test_converges_to_the_target_duration() -> None:

@@ -117,9 +117,9 @@ def test_merges_text_files_and_keeps_one_header(tmp_path: Path, kind: str) -> No
         sink.publish(EpochId(0, epoch), writer_factory.finish())
     head = "a\n" if kind == "csv" else ""
     assert (tmp_path / names(tmp_path)[0]).read_text() == head + "".join(f"{t}\n" for t in texts)
-    again = files_sink(tmp_path, options=f", compact_after = 2, format = '{kind}'")
-    again.writer_factory(pa.schema([("a", pa.int64())]))
-    assert again.format.count(again.store, names(tmp_path)[0]) == 2
+    reopened = files_sink(tmp_path, options=f", compact_after = 2, format = '{kind}'")
+    reopened.writer_factory(pa.schema([("a", pa.int64())]))
+    assert reopened.format.count(reopened.store, names(tmp_path)[0]) == 2
 
 
 def test_merged_files_respect_max_file_rows(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_large_files_are_merged_only_with_enough_newer_bytes(
     """Otherwise it would be rewritten for every few small files."""
     monkeypatch.setattr(files_compaction, "_TINY_BYTES", 1)
     sink = opened(tmp_path, ", compact_after = 2")
-    written: list[int] = []
+    merged_sizes: list[int] = []
     merge = files_compaction.Compaction._merge
 
     def counted(self: Any, folder: str, chosen: Any, content: Any) -> None:
-        written.extend(file.size for file in chosen)
+        merged_sizes.extend(file.size for file in chosen)
         merge(self, folder, chosen, content)
 
     monkeypatch.setattr(files_compaction.Compaction, "_merge", counted)
@@ -154,7 +154,7 @@ def test_large_files_are_merged_only_with_enough_newer_bytes(
         sink.publish(place, stage(sink, place, random.Random(number).sample(range(10**9), 2000)))
     assert sum(rows(tmp_path).values()) == 64 * 2000
     sizes = [(tmp_path / name).stat().st_size for name in names(tmp_path)]
-    assert len(sizes) <= 8 and sum(written) <= 8 * sum(sizes)
+    assert len(sizes) <= 8 and sum(merged_sizes) <= 8 * sum(sizes)
 
 
 def test_does_not_merge_files_of_two_generations(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_files_removed_by_a_user_stay_removed(tmp_path: Path) -> None:
     assert sum(rows(tmp_path).values()) == 3 and len(names(tmp_path)) == 1
 
 
-def test_a_merged_file_removed_by_a_user_is_not_an_error(tmp_path: Path) -> None:
+def test_merged_file_removed_by_a_user_is_not_an_error(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     (tmp_path / names(tmp_path)[0]).unlink()
     run(opened(tmp_path, last=2), 3)
     assert rows(tmp_path) == Counter([3])
 
 
-def test_a_damaged_file_is_an_error_and_is_kept(tmp_path: Path) -> None:
+def test_damaged_file_is_an_error_and_is_kept(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     run(sink, 0, 1)
     damaged = tmp_path / names(tmp_path)[0]
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_an_error_and_is_kept(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 3
 
 
-def test_an_old_marker_does_not_publish_merged_rows_again(tmp_path: Path) -> None:
+def test_old_marker_does_not_publish_merged_rows_again(tmp_path: Path) -> None:
     """A zombie process may write the marker again."""
     sink = opened(tmp_path)
     marker = tmp_path / "_tidegate" / "1234-out-" / "committed.json"
@@ -206,9 +206,9 @@ def test_an_old_marker_does_not_publish_merged_rows_again(tmp_path: Path) -> Non
     before = marker.read_bytes()
     committables = run(sink, 2)
     marker.write_bytes(before)
-    again = files_sink(tmp_path)
-    again.recover(committed(2, committables))
-    assert rows(tmp_path) == Counter(range(3)) and again.last == EpochId(0, 2)
+    reopened = files_sink(tmp_path)
+    reopened.recover(committed(2, committables))
+    assert rows(tmp_path) == Counter(range(3)) and reopened.last == EpochId(0, 2)
 
 
 # Crashes.
@@ -225,7 +225,7 @@ class WatchedDisk(disk.Disk):
     def _look(self, step: str) -> None:
         visible = rows(self.path)
         assert not self.expected - visible, f"rows are missing after {step}"
-        assert visible_rows(self.path) == self.expected, f"names lie after {step}"
+        assert visible_rows(self.path) == self.expected, f"names are wrong after {step}"
         if visible != self.expected:
             self.doubles.append(step)
 
@@ -284,10 +284,10 @@ def run_until_crash(tmp_path: Path, steps: int, dice: random.Random | None, lose
         assert visible_rows(path) == Counter(range(4))
     # The next process does not merge, but must finish the pending merge.
     for options in ("", ", compact_after = 4"):
-        again = files_sink(path, options=options)
-        again.recover(committed(3, committables))
+        reopened = files_sink(path, options=options)
+        reopened.recover(committed(3, committables))
         assert rows(path) == Counter(range(4)), f"after {steps} steps"
-    again.publish(EpochId(0, 3), committables)
+    reopened.publish(EpochId(0, 3), committables)
     assert rows(path) == Counter(range(4)) and len(names(path)) == 1
     assert internal_files(path, "merged") == [] and internal_files(path, "staging") == []
     return ended
@@ -376,11 +376,11 @@ def test_retries_while_the_store_fails(
 
 
 def test_one_of_two_merging_processes_wins(tmp_path: Path) -> None:
-    one = opened(tmp_path, ", compact_after = 3")
-    run(one, 0, 1)
+    first = opened(tmp_path, ", compact_after = 3")
+    run(first, 0, 1)
     two = opened(tmp_path, ", compact_after = 4", last=1)
     two.compaction._listed_files()
-    run(one, 2)
+    run(first, 2)
     # The second process does not know the merge, and its list of files is outdated.
     run(two, 3, 4)
     assert rows(tmp_path) == Counter(range(5))
@@ -389,7 +389,7 @@ def test_one_of_two_merging_processes_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("merges", [1, 2])
-def test_a_zombie_cannot_commit_a_merge(
+def test_zombie_cannot_commit_a_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: int
 ) -> None:
     """Its successor has already merged the same files, once or more."""
@@ -414,7 +414,7 @@ def test_a_zombie_cannot_commit_a_merge(
     assert rows(tmp_path) == expected
 
 
-def test_a_zombie_whose_merged_file_was_deleted_replaces_nothing(
+def test_zombie_whose_merged_file_was_deleted_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zombie = opened(tmp_path, ", compact_after = 3")
@@ -433,7 +433,7 @@ def test_a_zombie_whose_merged_file_was_deleted_replaces_nothing(
     assert rows(tmp_path) == Counter(range(4)) and len(names(tmp_path)) == 1
 
 
-def test_a_damaged_merge_record_is_an_error(tmp_path: Path) -> None:
+def test_damaged_merge_record_is_an_error(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     record = tmp_path / "_tidegate" / "1234-out-" / "merges" / internal_files(tmp_path, "merges")[0]
     for text in ("", "[]", "{}", json.dumps({"files": 5})):
@@ -446,7 +446,7 @@ def test_a_damaged_merge_record_is_an_error(tmp_path: Path) -> None:
 # Reading merged files.
 
 
-def test_a_source_reads_a_merged_file_once(tmp_path: Path) -> None:
+def test_source_reads_a_merged_file_once(tmp_path: Path) -> None:
     """Files next to the merged file are about to be deleted."""
     path = tmp_path / "out"
     sink = opened(path, "")
@@ -463,7 +463,7 @@ def test_a_source_reads_a_merged_file_once(tmp_path: Path) -> None:
     assert source.plan_range(input_range.offset, 1) is None
 
 
-def test_a_source_that_read_a_part_of_a_merged_file_stops(tmp_path: Path) -> None:
+def test_source_that_read_a_part_of_a_merged_file_stops(tmp_path: Path) -> None:
     path = tmp_path / "out"
     sink = opened(path, ", compact_after = 3")
     run(sink, 0, 1)

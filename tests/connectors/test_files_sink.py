@@ -60,7 +60,7 @@ def test_staged_rows_are_invisible_before_publish(tmp_path: Path) -> None:
     }
 
 
-def test_an_epoch_without_rows_writes_no_file(tmp_path: Path) -> None:
+def test_epoch_without_rows_writes_no_file(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, tasks=0)
@@ -132,17 +132,17 @@ def test_publish_can_be_repeated_after_a_crash_at_any_point(
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     committables = stage(sink, EpochId(0, 0), list(range(9)), tasks=3)
-    move, left = LocalStore.move_new, [0]
+    move, remaining = LocalStore.move_new, [0]
 
-    def dies(self: LocalStore, source: str, goal: str) -> None:
-        if not left[0]:
+    def crash(self: LocalStore, source: str, goal: str) -> None:
+        if not remaining[0]:
             raise KeyboardInterrupt
-        left[0] -= 1
+        remaining[0] -= 1
         move(self, source, goal)
 
-    monkeypatch.setattr(LocalStore, "move_new", dies)
+    monkeypatch.setattr(LocalStore, "move_new", crash)
     for moves in range(3):
-        left[0] = moves
+        remaining[0] = moves
         with pytest.raises(KeyboardInterrupt):
             files_sink(tmp_path).recover(committed(0, committables))
     monkeypatch.undo()
@@ -222,9 +222,9 @@ def test_recover_publishes_the_epoch_that_the_marker_lacks(tmp_path: Path) -> No
     sink.recover(FRESH)
     run(sink, 0)
     committables = stage(sink, EpochId(0, 1), [11])
-    again = files_sink(tmp_path)
-    again.recover(committed(1, committables))
-    assert rows(tmp_path) == [0, 11] and again.last == EpochId(0, 1)
+    reopened = files_sink(tmp_path)
+    reopened.recover(committed(1, committables))
+    assert rows(tmp_path) == [0, 11] and reopened.last == EpochId(0, 1)
 
 
 def test_rejects_files_beyond_the_marker(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_missing_staged_files_are_an_error(tmp_path: Path) -> None:
     assert caught.value.code == "TG-529" and "does not exist" in caught.value.message
 
 
-def test_a_pipeline_without_rows_does_not_block_another(tmp_path: Path) -> None:
+def test_pipeline_without_rows_does_not_block_another(tmp_path: Path) -> None:
     first = files_sink(tmp_path)
     first.recover(FRESH)
     other = files_sink(tmp_path, "5678")
@@ -259,7 +259,7 @@ def test_a_pipeline_without_rows_does_not_block_another(tmp_path: Path) -> None:
     assert rows(tmp_path) == [0, 0]
 
 
-def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
+def test_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError) as caught:
         files_sink(tmp_path / "file" / "out").recover(FRESH)
@@ -273,11 +273,11 @@ def files(path: Path) -> dict[Path, bytes]:
     return {item: item.read_bytes() for item in path.rglob("*") if item.is_file()}
 
 
-def changed(path: Path, given: CommittedState, **other: Any) -> str:
+def layout_differences(path: Path, state: CommittedState, **other: Any) -> str:
     """Return the differences in the error of a sink with another layout; no file may change."""
     before = files(path)
     with pytest.raises(RunError) as caught:
-        files_sink(path, **other).recover(given)
+        files_sink(path, **other).recover(state)
     assert caught.value.code == "TG-523" and files(path) == before
     assert "CREATE SINK out" in caught.value.render() and "another path" in str(caught.value.hint)
     return caught.value.message.partition("than new files: ")[2]
@@ -296,7 +296,7 @@ def test_rejects_columns_that_differ_from_existing_files(tmp_path: Path) -> None
             "the column b STRING is missing; the column B STRING is",
         ),
     ]:
-        assert difference in changed(tmp_path, committed(0), columns=tuple(columns))
+        assert difference in layout_differences(tmp_path, committed(0), columns=tuple(columns))
     # The order of the columns does not matter.
     files_sink(tmp_path, columns=(("b", "string"), ("a", "bigint"))).recover(committed(0))
 
@@ -325,10 +325,12 @@ def test_rejects_options_that_differ_from_existing_files(
     )
     writer_factory.add(pa.table({"a": ["x"]}))
     sink.publish(EpochId(0, 0), writer_factory.finish())
-    assert difference in changed(tmp_path, committed(0), options=now, columns=columns)
+    assert difference in layout_differences(tmp_path, committed(0), options=now, columns=columns)
     if "csv" in before:
         difference = "the columns were a, b and are now b, a"
-        assert difference in changed(tmp_path, committed(0), options=before, columns=columns[::-1])
+        assert difference in layout_differences(
+            tmp_path, committed(0), options=before, columns=columns[::-1]
+        )
 
 
 def test_accepts_other_columns_if_there_are_no_files(tmp_path: Path) -> None:
@@ -338,7 +340,7 @@ def test_accepts_other_columns_if_there_are_no_files(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0)
-    assert changed(tmp_path, committed(0), columns=other)
+    assert layout_differences(tmp_path, committed(0), columns=other)
     for name in names(tmp_path):
         (tmp_path / name).rename(tmp_path.parent / name)
     files_sink(tmp_path, columns=other).recover(committed(0))
@@ -350,7 +352,7 @@ def test_rejects_other_columns_before_publishing_committed_rows(tmp_path: Path) 
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     committables = stage(sink, EpochId(0, 0), [1])
-    assert changed(tmp_path, committed(0, committables), columns=(("z", "STRING"),))
+    assert layout_differences(tmp_path, committed(0, committables), columns=(("z", "STRING"),))
     files_sink(tmp_path).recover(committed(0, committables))
     assert rows(tmp_path) == [1]
 
@@ -361,7 +363,7 @@ def test_existing_append_requires_the_same_columns(tmp_path: Path) -> None:
     run(first, 0)
     append = ", existing = 'append'"
     other = (("a", "STRING"),)
-    assert changed(tmp_path, FRESH, pipeline="5678", options=append, columns=other)
+    assert layout_differences(tmp_path, FRESH, pipeline="5678", options=append, columns=other)
     files_sink(tmp_path, "5678", append).recover(FRESH)
 
 
@@ -371,7 +373,7 @@ def test_adds_the_layout_to_a_marker_without_one(tmp_path: Path) -> None:
     run(sink, 0)
     marker(tmp_path).write_text('{"generation": 0, "epoch": 0}')
     files_sink(tmp_path).recover(committed(0))
-    assert changed(tmp_path, committed(0), columns=(("z", "STRING"),))
+    assert layout_differences(tmp_path, committed(0), columns=(("z", "STRING"),))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": null}', '{"epoch": 1, "shape": 5}'])

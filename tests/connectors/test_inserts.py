@@ -25,23 +25,23 @@ def identities(text: str) -> list[str | None]:
     return [script_identity(item, script) for item in inserts]
 
 
-def test_the_identity_of_an_insert_depends_on_its_text() -> None:
-    one, other = identities(
+def test_identity_of_an_insert_depends_on_its_text() -> None:
+    first, second = identities(
         f"{SOURCE} INSERT INTO s VALUES (1, 'x'); INSERT INTO s VALUES (2, 'x');"
     )
-    assert one is not None and other is not None and one != other
+    assert first is not None and second is not None and first != second
     for same in (
         "insert into S\n  values (1 , 'x')",
         "INSERT /* one */ INTO s -- row\n VALUES (1,'x')",
         "INSERT INTO other VALUES (2, 'x'); INSERT INTO s VALUES (1, 'x')",
     ):
         text = f"CREATE SOURCE other (a BIGINT, b STRING) WITH (connector = 'memory'); {SOURCE}"
-        assert one in identities(f"{text} {same};")
+        assert first in identities(f"{text} {same};")
     for another in ("VALUES (1, 'X')", "VALUES (1, ' x')", "(a, b) VALUES (1, 'x')"):
-        assert identities(f"{SOURCE} INSERT INTO s {another};")[0] not in (one, other)
+        assert identities(f"{SOURCE} INSERT INTO s {another};")[0] not in (first, second)
 
 
-def test_the_same_text_twice_has_two_identities() -> None:
+def test_same_text_twice_has_two_identities() -> None:
     insert = "INSERT INTO s VALUES (1, 'x');"
     once, twice = identities(SOURCE + insert), identities(SOURCE + insert + insert.lower())
     assert twice[0] == once[0] and twice[1] != once[0]
@@ -49,7 +49,7 @@ def test_the_same_text_twice_has_two_identities() -> None:
     assert identities(insert + "SHOW SOURCES;" + insert + SOURCE) == twice
 
 
-def test_an_insert_without_its_source_declaration_has_no_identity() -> None:
+def test_insert_without_its_source_declaration_has_no_identity() -> None:
     assert identities("INSERT INTO s VALUES (1, 'x');") == [None]
     assert identities(f"{SOURCE} INSERT INTO other VALUES (1, 'x');") == [None]
 
@@ -69,13 +69,13 @@ def test_finds_an_insert_by_its_identity(tmp_path: Path) -> None:
     assert not inserts.has("x-0")
     inserts.append(ROWS, "x-0")
     inserts.append(ROWS)
-    again = Inserts(str(tmp_path))
-    assert again.has("x-0") and not again.has("x-1") and stored(again) == [[1, 2]] * 3
+    reopened = Inserts(str(tmp_path))
+    assert reopened.has("x-0") and not reopened.has("x-1") and stored(reopened) == [[1, 2]] * 3
 
 
 @pytest.mark.parametrize("loses", [False, True])
 @pytest.mark.parametrize("others", [0, 1])
-def test_an_insert_survives_a_crash_after_any_step_exactly_once(
+def test_insert_survives_a_crash_after_any_step_exactly_once(
     tmp_path: Path, loses: bool, others: int
 ) -> None:
     """After a crash or a power loss; others may take its number before it is retried."""
@@ -94,11 +94,11 @@ def test_an_insert_survives_a_crash_after_any_step_exactly_once(
         if loses:
             lose_power(journal)
         for _ in range(2):
-            again = Inserts(str(path))
+            reopened = Inserts(str(path))
             for _ in range(others):
-                again.append(pa.table({"a": [9]}))
-            if not again.has("x-0"):
-                again.append(ROWS, "x-0")
+                reopened.append(pa.table({"a": [9]}))
+            if not reopened.has("x-0"):
+                reopened.append(ROWS, "x-0")
         assert stored(Inserts(str(path))).count([1, 2]) == 2, f"after {steps} steps"
         steps += 1
     assert steps > 10

@@ -183,13 +183,13 @@ def test_checks_a_named_type_at_each_use() -> None:
 
 def test_reads_each_record_with_the_schema_of_its_id(registry: FakeRegistry) -> None:
     wide = record(id="long", name="string")
-    one, two = registry.add(BIDS), registry.add(wide)
+    first, second = registry.add(BIDS), registry.add(wide)
     values = [
-        b"\0" + one.to_bytes(4, "big") + encoded(BIDS, {"id": 1})[0],
-        b"\0" + two.to_bytes(4, "big") + encoded(wide, {"id": 2, "name": "b"})[0],
-        b"\0" + one.to_bytes(4, "big") + encoded(BIDS, {"id": 3})[0],
+        b"\0" + first.to_bytes(4, "big") + encoded(BIDS, {"id": 1})[0],
+        b"\0" + second.to_bytes(4, "big") + encoded(wide, {"id": 2, "name": "b"})[0],
+        b"\0" + first.to_bytes(4, "big") + encoded(BIDS, {"id": 3})[0],
         b"\0" + (9).to_bytes(4, "big") + b"x",
-        b"\1" + one.to_bytes(4, "big") + b"x",
+        b"\1" + first.to_bytes(4, "big") + b"x",
         b"\0\0",
     ]
     decoder = AvroDecoder(columns(id="BIGINT"), None, Registry("s", registry.url))
@@ -259,10 +259,10 @@ def test_reports_a_url_that_is_not_a_registry(registry: FakeRegistry) -> None:
 # Writing
 
 
-def table(arrow_schema: pa.Schema, rows: list[dict[str, Any]], gone: list[bool]) -> pa.Table:
+def table(arrow_schema: pa.Schema, rows: list[dict[str, Any]], deleted: list[bool]) -> pa.Table:
     whole = pa.Table.from_pylist(rows, arrow_schema)
     return whole.append_column(KEY, pa.array(["k"] * len(rows))).append_column(
-        DELETED, pa.array(gone)
+        DELETED, pa.array(deleted)
     )
 
 
@@ -280,10 +280,10 @@ def test_writes_rows_that_fastavro_and_the_source_read() -> None:
     }  # fmt: skip
     empty = dict.fromkeys(row)
     text = json.dumps(avro_schema("my-topic", arrow_schema))
-    first, second, gone = AvroEncoder(text, None).values(
+    first, second, tombstone = AvroEncoder(text, None).values(
         table(arrow_schema, [row, empty, row], [False, False, True])
     )
-    assert gone is None
+    assert tombstone is None
     parsed = fastavro.parse_schema(json.loads(text))
     for value, expected in ((first, row), (second, empty)):
         assert value is not None

@@ -89,7 +89,7 @@ def test_errors_do_not_count_as_a_response(scripted: Callable[..., None]) -> Non
     def fail() -> list[Message]:
         time.sleep(0.005)
         remaining[0] -= 1
-        assert remaining[0], "it is polled forever"
+        assert remaining[0], "the consumer was polled forever"
         return [message(1000, KafkaError.UNKNOWN_TOPIC_OR_PART)]
 
     scripted(fail)
@@ -97,7 +97,7 @@ def test_errors_do_not_count_as_a_response(scripted: Callable[..., None]) -> Non
         read()
 
 
-def test_the_end_of_a_partition_ends_a_range_without_records(
+def test_end_of_a_partition_ends_a_range_without_records(
     scripted: Callable[..., None],
 ) -> None:
     scripted(lambda: [message(7, KafkaError._PARTITION_EOF)])
@@ -149,7 +149,7 @@ def outcome(work: Callable[[], None]) -> BaseException | None:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(20)
-    assert outcomes, "it does not return"
+    assert outcomes, "the call did not return"
     return outcomes[0]
 
 
@@ -184,7 +184,7 @@ def test_only_records_may_take_as_long_as_the_transaction(
     assert waits["commit_transaction"] == seconds
 
 
-def test_a_missing_response_means_an_unavailable_broker(
+def test_missing_response_means_an_unavailable_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kafka_client, "RESPONSE_TIMEOUT_S", 0.01)

@@ -75,21 +75,21 @@ def plan_all(source: FilesSource, since: Any) -> tuple[list[str], Any]:
 
 
 def _more(source: FilesSource, offset: Any) -> bool:
-    seen = source.seen_files.names(offset)
-    return bool(new_files(source.store.list(), seen, source.options["glob"]))
+    names = source.seen_files.names(offset)
+    return bool(new_files(source.store.list(), names, source.options["glob"]))
 
 
 def test_reads_a_late_file_with_an_old_modification_time(tmp_path: Path) -> None:
-    given, offsets = tmp_path / "in", tmp_path / "offsets"
+    folder, offsets = tmp_path / "in", tmp_path / "offsets"
     for number in range(4):
-        put(given, f"{number}.json", 100 + number)
-    source = files_source(given, offsets, ", files_per_epoch = 3")
+        put(folder, f"{number}.json", 100 + number)
+    source = files_source(folder, offsets, ", files_per_epoch = 3")
     files, since = plan_all(source, None)
     assert files == [f"{number}.json" for number in range(4)]
-    put(given, "late.json", 50)
-    put(given, "0a.json", 100)
-    again = files_source(given, offsets, ", files_per_epoch = 3")
-    assert plan_all(again, since)[0] == ["late.json", "0a.json"]
+    put(folder, "late.json", 50)
+    put(folder, "0a.json", 100)
+    restarted = files_source(folder, offsets, ", files_per_epoch = 3")
+    assert plan_all(restarted, since)[0] == ["late.json", "0a.json"]
 
 
 def test_reads_thousands_of_files_once_with_small_offsets(
@@ -106,7 +106,9 @@ def test_reads_thousands_of_files_once_with_small_offsets(
         offset = seen_files.next(offset, files)
         expected |= set(files)
         assert len(offset["recent"]) <= 10 + 4
-        assert len(offset["older"]) <= 3 * 5, "as many as digits, not as files"
+        assert len(offset["older"]) <= 3 * 5, (
+            "the number of chunks grows with the digits, not with the files"
+        )
         if epoch % 50 == 0:
             assert SeenFiles(open_store(str(tmp_path))).names(offset) == expected
     assert SeenFiles(open_store(str(tmp_path))).names(offset) == expected
@@ -123,26 +125,24 @@ def test_remembers_names_with_any_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     assert SeenFiles(open_store(str(tmp_path))).names(offset) == {*odd, "last"}
 
 
-def test_a_range_that_was_never_committed_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uncommitted_range_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "_RECENT", 2)
-    given, offsets = tmp_path / "in", tmp_path / "offsets"
+    folder, offsets = tmp_path / "in", tmp_path / "offsets"
     for number in range(20):
-        put(given, f"{number:02d}.json", 100)
-    source = files_source(given, offsets, ", files_per_epoch = 1")
+        put(folder, f"{number:02d}.json", 100)
+    source = files_source(folder, offsets, ", files_per_epoch = 1")
     since, files = None, []
     for number in range(20):
         lost = [chosen(source.plan_range(since, 2)) for _ in range(2)]
-        put(given, f"{number:02d}a.json", 100 - number)
-        source = files_source(given, offsets, ", files_per_epoch = 1")
+        put(folder, f"{number:02d}a.json", 100 - number)
+        source = files_source(folder, offsets, ", files_per_epoch = 1")
         input_range = source.plan_range(since, 2)
         assert input_range is not None and lost[0] == lost[1]
         files += chosen(input_range)
         since = input_range.offset
         source.on_commit(since)
     rest, _ = plan_all(source, since)
-    assert sorted(files + rest) == sorted(path.name for path in given.iterdir())
+    assert sorted(files + rest) == sorted(path.name for path in folder.iterdir())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -154,19 +154,19 @@ def test_streams_at_different_offsets_read_every_file_once(
     monkeypatch.setattr(listing, "_RECENT", 2)
     monkeypatch.setattr(listing, "_FANOUT", 2)
     folder = tmp_path_factory.mktemp("files")
-    given, offsets = folder / "in", folder / "offsets"
-    given.mkdir()
-    source = files_source(given, offsets, ", files_per_epoch = 2")
+    inputs, offsets = folder / "in", folder / "offsets"
+    inputs.mkdir()
+    source = files_source(inputs, offsets, ", files_per_epoch = 2")
     since: dict[str, Any] = {"a": None, "b": None}
     read: dict[str, list[str]] = {"a": [], "b": []}
     count = 0
     for _ in range(data.draw(st.integers(1, 8))):
         for _ in range(data.draw(st.integers(0, 5))):
             prefix = data.draw(st.sampled_from("xyz"))
-            put(given, f"{prefix}{count}.json", data.draw(st.integers(1, 3)))
+            put(inputs, f"{prefix}{count}.json", data.draw(st.integers(1, 3)))
             count += 1
         if data.draw(st.booleans()):
-            source = files_source(given, offsets, ", files_per_epoch = 2")
+            source = files_source(inputs, offsets, ", files_per_epoch = 2")
         running = data.draw(st.sampled_from([["a"], ["b"], ["a", "b"]]))
         ranges = {stream: source.plan_range(since[stream], 2) for stream in running}
         for stream, input_range in ranges.items():
@@ -176,18 +176,18 @@ def test_streams_at_different_offsets_read_every_file_once(
                 source.on_commit(input_range.offset)
     for stream in ("a", "b"):
         read[stream] += plan_all(source, since[stream])[0]
-        assert sorted(read[stream]) == sorted(path.name for path in given.iterdir())
+        assert sorted(read[stream]) == sorted(path.name for path in inputs.iterdir())
 
 
 def test_removed_or_replaced_files_are_not_read_again(tmp_path: Path) -> None:
-    given, offsets = tmp_path / "in", tmp_path / "offsets"
-    put(given, "a.json", 1)
-    put(given, "b.json", 2)
-    source = files_source(given, offsets)
+    folder, offsets = tmp_path / "in", tmp_path / "offsets"
+    put(folder, "a.json", 1)
+    put(folder, "b.json", 2)
+    source = files_source(folder, offsets)
     _, since = plan_all(source, None)
-    (given / "a.json").unlink()
-    put(given, "b.json", 99)
-    put(given, "c.json", 3)
+    (folder / "a.json").unlink()
+    put(folder, "b.json", 99)
+    put(folder, "c.json", 3)
     assert plan_all(source, since)[0] == ["c.json"]
 
 

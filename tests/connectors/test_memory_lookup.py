@@ -28,7 +28,7 @@ def declared(options: str, key: str = "") -> LookupTable:
     return table
 
 
-def after(folder: Path, table: LookupTable, *changes: list[tuple[str, int, str]]) -> list[Any]:
+def rows_after(folder: Path, table: LookupTable, *changes: list[tuple[str, int, str]]) -> list[Any]:
     """Return the rows of the table after each insert."""
     uri = folder.as_uri()
     content = InsertedRows(LookupContext(table, uri, uri))
@@ -36,15 +36,15 @@ def after(folder: Path, table: LookupTable, *changes: list[tuple[str, int, str]]
     for part in changes:
         rows = [{"_op": op, "id": number, "Name": name} for op, number, name in part]
         inserts_of(uri).append(pa.Table.from_pylist(rows, COLUMNS))
-        left = content.rows(cast(Any, None))
-        assert left.column_names == ["id", "Name"]
-        versions.append([tuple(row.values()) for row in left.to_pylist()])
+        remaining = content.rows(cast(Any, None))
+        assert remaining.column_names == ["id", "Name"]
+        versions.append([tuple(row.values()) for row in remaining.to_pylist()])
     return versions
 
 
-def test_a_row_is_replaced_and_deleted_by_key(tmp_path: Path) -> None:
+def test_row_is_replaced_and_deleted_by_key(tmp_path: Path) -> None:
     table = declared(", changelog = true", ", PRIMARY KEY (ID)")
-    assert after(
+    assert rows_after(
         tmp_path,
         table,
         [("+I", 1, "a"), ("+I", 2, "b")],
@@ -56,7 +56,7 @@ def test_a_row_is_replaced_and_deleted_by_key(tmp_path: Path) -> None:
 
 def test_without_a_key_one_equal_row_is_deleted(tmp_path: Path) -> None:
     table = declared(", changelog = true")
-    assert after(
+    assert rows_after(
         tmp_path,
         table,
         [("+I", 1, "a"), ("+I", 1, "a"), ("+I", 1, "b")],

@@ -91,7 +91,7 @@ def test_rows_carry_their_file_and_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranges", [[], [3], [9]])
-def test_a_header_is_not_counted_as_a_record(tmp_path: Path, ranges: list[int]) -> None:
+def test_header_is_not_counted_as_a_record(tmp_path: Path, ranges: list[int]) -> None:
     content = b"\n\na,b\n1,2\n3,4\n"
     (tmp_path / "x.csv").write_bytes(content)
     reading = reader(tmp_path, format="csv", header=True)
@@ -129,7 +129,7 @@ def test_decompresses_files(tmp_path: Path, suffix: str, pack: Any) -> None:
     assert read(reader(tmp_path), f"x.json{suffix}", 1, []) == model(content)
 
 
-def test_a_whole_file_is_one_text(tmp_path: Path) -> None:
+def test_whole_file_is_one_text(tmp_path: Path) -> None:
     content = b'[{"a": 1},\n {"a": 2}]'
     (tmp_path / "x").write_bytes(content)
     ((batch, counted),) = reader(tmp_path, whole=True).read(["x", 1, 0, None])

@@ -101,7 +101,7 @@ def test_publishing_an_epoch_again_changes_nothing(tmp_path: Path, tasks: int) -
     assert not list((tmp_path / "view" / "1234" / "staged").glob("*"))
 
 
-def test_a_crash_during_compaction_leaves_every_row_once(
+def test_crash_during_compaction_leaves_every_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = view_sink(tmp_path)
@@ -112,23 +112,23 @@ def test_a_crash_during_compaction_leaves_every_row_once(
     monkeypatch.undo()
     assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == COMPACT_AFTER + 1
     assert rows(sink) == list(range(COMPACT_AFTER))
-    again = view_sink(tmp_path)
-    again.recover(committed(COMPACT_AFTER - 1, committables))
-    assert rows(again) == list(range(COMPACT_AFTER))
+    reopened = view_sink(tmp_path)
+    reopened.recover(committed(COMPACT_AFTER - 1, committables))
+    assert rows(reopened) == list(range(COMPACT_AFTER))
     assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == 1
 
 
-def test_restores_to_a_kept_epoch(tmp_path: Path) -> None:
+def test_restores_to_a_retained_epoch(tmp_path: Path) -> None:
     """Later epochs are undone, and their numbers are used again."""
     sink = view_sink(tmp_path, restorable_epochs=(7, 38, 39))
     sink.recover(CommittedState(None))
     run(sink, *range(40))
     assert len(list_change_files(sink.store)) < 30
-    back = view_sink(tmp_path, restorable_epochs=(7,))
-    back.recover(replace(committed(7), lineage=Manifest(0, 7, 1, 0).lineage))
-    assert rows(back) == list(range(8))
-    run(back, 50, generation=1)
-    assert rows(back) == [*range(8), 50]
+    restored = view_sink(tmp_path, restorable_epochs=(7,))
+    restored.recover(replace(committed(7), lineage=Manifest(0, 7, 1, 0).lineage))
+    assert rows(restored) == list(range(8))
+    run(restored, 50, generation=1)
+    assert rows(restored) == [*range(8), 50]
 
 
 def test_rejects_a_restore_inside_of_a_file(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_starting_over_uses_a_new_folder_and_deletes_unreferenced_ones(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, seed: int) -> None:
+def test_committed_epochs_survive_a_power_loss(tmp_path: Path, seed: int) -> None:
     before = disk.use_disk(LossyDisk(tmp_path / "journal"))
     try:
         sink = view_sink(tmp_path / "s")
@@ -166,9 +166,9 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, seed: int) -> 
     finally:
         disk.use_disk(before)
     lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
-    again = view_sink(tmp_path / "s")
-    again.recover(committed(COMPACT_AFTER + 2))
-    assert sorted(rows(again)) == sorted(list(range(COMPACT_AFTER + 3)) * 2)
+    reopened = view_sink(tmp_path / "s")
+    reopened.recover(committed(COMPACT_AFTER + 2))
+    assert sorted(rows(reopened)) == sorted(list(range(COMPACT_AFTER + 3)) * 2)
 
 
 @given(st.sets(st.integers(0, 120)), st.integers(0, 10**6))
@@ -189,16 +189,16 @@ def test_compaction_never_crosses_a_restorable_epoch(restorable: set[int], seed:
 
 def test_files_grow_with_the_logarithm_of_epochs() -> None:
     files: list[ChangeFile] = []
-    written = 0
+    merged_epochs = 0
     for number in range(5_000):
         files.append(ChangeFile(number, number))
         chosen = files_to_compact(files, ())
         if chosen:
             whole = ChangeFile(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
             files[files.index(chosen[0]) :] = [whole]
-            written += whole.epochs
+            merged_epochs += whole.epochs
     assert len(files) < 2 * COMPACT_AFTER + 10
-    assert written < 20 * 5_000
+    assert merged_epochs < 20 * 5_000
 
 
 STORED = StreamState("1", rows_out=7, view_definition="old")

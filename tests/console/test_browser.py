@@ -76,7 +76,7 @@ def test_graph_timeline_and_charts_are_updated(page: Any, provider: StubProvider
     assert page.locator(".chart").count() == 6
 
 
-def test_the_token_is_removed_from_the_url(page: Any, server: Any) -> None:
+def test_token_is_removed_from_the_url(page: Any, server: Any) -> None:
     assert server.token not in page.url
     assert page.evaluate("sessionStorage.getItem('tidegate-token')") == server.token
 
@@ -108,7 +108,7 @@ def test_create_and_restore_a_checkpoint(page: Any, provider: StubProvider) -> N
     assert ("restore", RestoreRequest("before-change", pipeline="main")) in provider.calls
 
 
-def test_a_restore_that_duplicates_rows_asks_for_confirmation(
+def test_restore_that_duplicates_rows_asks_for_confirmation(
     page: Any, provider: StubProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def restore(request: RestoreRequest) -> list[str]:
@@ -138,7 +138,7 @@ def test_errors_are_shown_as_text(page: Any, provider: StubProvider) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_a_phone(browser: Any, server: Any, scheme: Any) -> None:
+def test_page_fits_a_phone(browser: Any, server: Any, scheme: Any) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page.goto(server.url)
     page.wait_for_selector(".node")

@@ -63,11 +63,11 @@ class TestHistory:
         history.update()
         provider.recent_epochs.append(EpochTimes("main", 4, 51.0))
         history.update()
-        seen = history.since(-1)
-        assert [epoch["epoch"] for epoch in seen["epochs"]] == [3, 4]
-        assert seen["epochs"][0]["seconds"] == 1.5
-        assert [sample["number"] for sample in seen["samples"]] == [1, 2]
-        assert seen["samples"][0]["streams"]["bids"]["in"] == 5.0
+        updates = history.since(-1)
+        assert [epoch["epoch"] for epoch in updates["epochs"]] == [3, 4]
+        assert updates["epochs"][0]["seconds"] == 1.5
+        assert [sample["number"] for sample in updates["samples"]] == [1, 2]
+        assert updates["samples"][0]["streams"]["bids"]["in"] == 5.0
         assert [epoch["epoch"] for epoch in history.since(1)["epochs"]] == [4]
 
     def test_lag_of_historical_data_is_unknown(
@@ -97,7 +97,7 @@ class TestHistory:
             ("error", "division by zero"),
         ]
 
-    def test_a_failing_provider_is_reported_once(
+    def test_failing_provider_is_reported_once(
         self, provider: StubProvider, history: ConsoleHistory
     ) -> None:
         provider.error = RunError("TG-608", "the disk is unavailable")
@@ -108,7 +108,7 @@ class TestHistory:
         assert [event["text"] for event in history.events] == ["the disk is unavailable", "running"]
         assert history.since(0)["events"], "open pages receive the event"
 
-    def test_the_history_is_bounded(self, provider: StubProvider, history: ConsoleHistory) -> None:
+    def test_history_is_bounded(self, provider: StubProvider, history: ConsoleHistory) -> None:
         for number in range(700):
             provider.recent_epochs = [EpochTimes("main", number, 0.0)]
             provider.current_statuses = (replace(STATUS, error=str(number)),)
@@ -182,7 +182,7 @@ class TestRequests:
             "problems": ["bids is failed: gone"],
         }
 
-    def test_a_data_directory_has_no_metrics_or_health(self) -> None:
+    def test_data_directory_has_no_metrics_or_health(self) -> None:
         app = build_app(ConsoleHistory(StubProvider(live=False)), HERE, TOKEN)
         client = TestClient(app, base_url="http://localhost")
         for path in ("/metrics", "/health", "/ready"):
@@ -265,7 +265,7 @@ class TestAccess:
         client.get(f"{path}?token={TOKEN}&stream=bids&checkpoint=1")
         assert provider.calls == []
 
-    def test_a_token_outside_the_header_is_ignored(
+    def test_token_outside_the_header_is_ignored(
         self, client: TestClient, provider: StubProvider
     ) -> None:
         client.cookies.set("token", TOKEN)
@@ -308,7 +308,7 @@ class TestAccess:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
 
-    def test_the_page_complies_with_its_content_security_policy(self) -> None:
+    def test_page_complies_with_its_content_security_policy(self) -> None:
         page = (STATIC / "index.html").read_text("utf-8")
         assert "<style" not in page and " style=" not in page and "onclick" not in page
         for script in STATIC.glob("*.js"):

@@ -78,7 +78,7 @@ def graph_with(*edges: str) -> StreamGraph:
 
 
 class TestLayout:
-    def test_a_node_is_placed_after_all_its_inputs(self) -> None:
+    def test_node_is_placed_after_all_its_inputs(self) -> None:
         graph = graph_with("ab", "bc", "ac", "dc", "ce")
         placement = layout(graph)
         for edge in graph.edges:

@@ -81,7 +81,7 @@ class TestTimeline:
         assert epoch.steps == tuple((s, 0.25) for s in ("plan", "run", "commit", "publish"))
         assert epoch.seconds == 1.0
 
-    def test_an_epoch_that_is_not_ended_is_discarded(self) -> None:
+    def test_epoch_that_is_not_ended_is_discarded(self) -> None:
         clock = ManualClock()
         timeline = Timeline("main", clock=clock)
         timeline.begin()
@@ -101,7 +101,7 @@ class TestTimeline:
         above = [count for bound, count in zip(BUCKETS, sums.buckets, strict=True) if bound >= 1]
         assert set(below) == {0} and set(above) == {RETAINED_EPOCHS + 10}
 
-    def test_a_failing_listener_is_ignored(self) -> None:
+    def test_failing_listener_is_ignored(self) -> None:
         def fails(times: EpochTimes) -> None:
             raise OSError("connection refused")
 
@@ -110,7 +110,7 @@ class TestTimeline:
         record_epoch(timeline, clock, 0)
         assert len(timeline.epochs()) == 1
 
-    def test_a_pipeline_records_its_epochs(self, tmp_path: Path) -> None:
+    def test_pipeline_records_its_epochs(self, tmp_path: Path) -> None:
         harness = PipelineHarness(tmp_path)
         harness.insert(1, 2, 3)
         epochs = harness.run().timeline.epochs()
@@ -189,12 +189,12 @@ class TestMetrics:
     def test_label_values_are_escaped(self) -> None:
         assert 'stream="a\\"\\\\\\n"' in self.text(StreamStatus('a"\\\n', State.RUNNING))
 
-    def test_the_accept_header_selects_the_format(self) -> None:
+    def test_accept_header_selects_the_format(self) -> None:
         openmetrics = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
         assert self.text(STATUS, accept=openmetrics).endswith("# EOF\n")
         assert "# EOF" not in self.text(STATUS, accept="text/plain")
 
-    def test_the_dashboard_uses_existing_metrics(self) -> None:
+    def test_dashboard_uses_existing_metrics(self) -> None:
         dashboard = (ROOT / "examples" / "grafana.json").read_text("utf-8")
         assert json.loads(dashboard)["panels"]
         used = set(re.findall(r"tidegate_\w+", dashboard))
@@ -259,7 +259,7 @@ class TestAddresses:
     def test_foreign_names_are_rejected(self, host: str) -> None:
         assert not Address("127.0.0.1", 80).accepts_host(host)
 
-    def test_a_public_server_accepts_ip_addresses_and_its_own_name(self) -> None:
+    def test_public_server_accepts_ip_addresses_and_its_own_name(self) -> None:
         anywhere = Address("0.0.0.0", 80)
         assert anywhere.accepts_host("10.0.0.1:80") and anywhere.accepts_host("localhost")
         assert not anywhere.accepts_host("evil.example")
@@ -300,7 +300,7 @@ class TestServer:
     def test_rejects_foreign_host_names(self, server: MetricsServer) -> None:
         assert get(server, "/metrics", "evil.example")[0] == 403
 
-    def test_a_port_in_use_is_an_error(self, server: MetricsServer) -> None:
+    def test_port_in_use_is_an_error(self, server: MetricsServer) -> None:
         with pytest.raises(RunError, match="TG-511"):
             MetricsServer(server.address, StatusSource(lambda: (), lambda: [], "1"))
 

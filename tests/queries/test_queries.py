@@ -1,4 +1,4 @@
-"""Queries over what streams have given out: as of one epoch, with errors that point into them."""
+"""Queries over stored rows of streams: consistent epochs, and errors with their location."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ TABLE = pa.table({"a": [1, 2, 3], "name": ["x", "y", None]})
 SHAPE = ViewSchema(ChangelogKind.APPEND, (), (("a", "BIGINT"), ("id", "STRING")))
 
 
-class Viewed(PipelineHarness):
-    """Two streams, each a view and with a memory sink, in a data directory."""
+class ViewHarness(PipelineHarness):
+    """Two streams in a data directory, each with a view and a memory sink."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -50,7 +50,7 @@ class Viewed(PipelineHarness):
         for member in self.streams:
             stream = self.catalog.get(member.name)
             assert isinstance(stream, Stream)
-            kept = tuple(s for s in member.sinks if s.connector == "memory")
+            memory_sinks = tuple(s for s in member.sinks if s.connector == "memory")
             implied = view_sink(stream)
             implied = Sink(
                 view.sink_name(stream.name),
@@ -62,11 +62,11 @@ class Viewed(PipelineHarness):
                 True,
             )
             implied.options._values["schema"] = SHAPE
-            object.__setattr__(member, "sinks", (implied, *kept))
+            object.__setattr__(member, "sinks", (implied, *memory_sinks))
 
     def pipeline(self, **config: Any) -> PythonPipeline:
-        made = super().pipeline(**config)
-        opened = lambda sink, stream, member: SINKS[sink.connector](  # noqa: E731
+        pipeline = super().pipeline(**config)
+        open_sink = lambda sink, stream, member: SINKS[sink.connector](  # noqa: E731
             SinkContext(
                 sink,
                 self.directory.stream(sink.source).uri,
@@ -76,43 +76,43 @@ class Viewed(PipelineHarness):
                 restorable=self.manifests,
             )
         )
-        object.__setattr__(made.context, "open_sink", opened)
-        return made
+        object.__setattr__(pipeline.context, "open_sink", open_sink)
+        return pipeline
 
     def of(self, name: str, connector: str = "view") -> Readable:
         sink = view.sink_name(name) if connector == "view" else f"kept{name[1:]}"
         return Readable(name, "main", name, sink, connector, SHAPE)
 
     def values(self, *items: Readable) -> dict[str, list[int]]:
-        found = snapshot(self.directory, items)
-        return {name: sorted(t.column("a").to_pylist()) for name, t in found.tables.items()}
+        result = snapshot(self.directory, items)
+        return {name: sorted(t.column("a").to_pylist()) for name, t in result.tables.items()}
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Viewed:
-    return Viewed(tmp_path)
+def harness(tmp_path: Path) -> ViewHarness:
+    return ViewHarness(tmp_path)
 
 
 @pytest.mark.parametrize("connector", ["view", "memory"])
-def test_all_rows_that_were_given_out_are_there(harness: Viewed, connector: str) -> None:
+def test_all_emitted_rows_are_returned(harness: ViewHarness, connector: str) -> None:
     item = harness.of("t0", connector)
     assert harness.values(item) == {"t0": []}
     harness.insert(*range(2 * COMPACT_AFTER))
     harness.run()
-    wanted = sorted(v for n in range(2 * COMPACT_AFTER) for v in (n, -n))
-    assert harness.values(item) == {"t0": wanted}
+    expected = sorted(v for n in range(2 * COMPACT_AFTER) for v in (n, -n))
+    assert harness.values(item) == {"t0": expected}
     assert snapshot(harness.directory, [item]).epochs == {"main": 2 * COMPACT_AFTER - 1}
 
 
-def test_streams_agree_with_each_other_while_they_run(harness: Viewed) -> None:
-    """Both read the same source in the same epochs, so whatever is seen must be equal."""
-    seen: list[dict[str, list[int]]] = []
+def test_streams_agree_while_they_run(harness: ViewHarness) -> None:
+    """Both streams read the same source in the same epochs, so every snapshot is equal."""
+    snapshots: list[dict[str, list[int]]] = []
     harness.insert(*range(3 * COMPACT_AFTER))
     over = threading.Event()
 
     def look() -> None:
         while not over.is_set():
-            seen.append(harness.values(harness.of("t0"), harness.of("t1")))
+            snapshots.append(harness.values(harness.of("t0"), harness.of("t1")))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -121,12 +121,14 @@ def test_streams_agree_with_each_other_while_they_run(harness: Viewed) -> None:
     finally:
         over.set()
         thread.join()
-    assert all(found["t0"] == found["t1"] for found in seen)
-    assert len({len(found["t0"]) for found in seen}) > 1, "it was seen at several epochs"
+    assert all(values["t0"] == values["t1"] for values in snapshots)
+    assert len({len(values["t0"]) for values in snapshots}) > 1, (
+        "the snapshots are all of one epoch"
+    )
 
 
-def test_an_epoch_that_is_not_shown_yet_is_not_read_in_part(
-    harness: Viewed, monkeypatch: pytest.MonkeyPatch
+def test_unpublished_epoch_is_not_read(
+    harness: ViewHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.insert(1)
     harness.run(until_end=False).stop()
@@ -136,14 +138,14 @@ def test_an_epoch_that_is_not_shown_yet_is_not_read_in_part(
     pipeline.wait(20)
     pipeline.stop()
     monkeypatch.undo()
-    both = harness.values(harness.of("t0"), harness.of("t1", "memory"))
-    assert both["t0"] == both["t1"]
-    # The next start finishes what was decided.
+    values = harness.values(harness.of("t0"), harness.of("t1", "memory"))
+    assert values["t0"] == values["t1"]
+    # The next start publishes the committed epoch.
     harness.run(until_end=False).stop()
     assert harness.values(harness.of("t0")) == {"t0": [-2, -1, 1, 2]}
 
 
-def test_rows_of_epochs_that_never_were_are_gone_at_once(harness: Viewed) -> None:
+def test_rows_of_rolled_back_epochs_are_not_returned(harness: ViewHarness) -> None:
     harness.insert(1)
     pipeline = harness.run(until_end=False)
     pipeline.wait(20)
@@ -158,13 +160,15 @@ def test_rows_of_epochs_that_never_were_are_gone_at_once(harness: Viewed) -> Non
     newest = manifests.load_newest().manifest
     assert newest is not None and newest.epoch > early.epoch
     restore(manifests, early, keep=False)
-    found = harness.values(harness.of("t0"), harness.of("t1", "memory"))
+    values = harness.values(harness.of("t0"), harness.of("t1", "memory"))
     assert (
-        found["t0"] == found["t1"] == sorted(v for n in range(1, early.epoch + 2) for v in (n, -n))
+        values["t0"]
+        == values["t1"]
+        == sorted(v for n in range(1, early.epoch + 2) for v in (n, -n))
     )
 
 
-def test_rows_that_are_missing_are_never_left_out_silently(harness: Viewed) -> None:
+def test_missing_files_are_an_error(harness: ViewHarness) -> None:
     harness.insert(1, 2)
     harness.run()
     store = harness.directory.stream("t0")
@@ -179,7 +183,7 @@ def test_rows_that_are_missing_are_never_left_out_silently(harness: Viewed) -> N
     assert caught.value.code in ("TG-605", "TG-801")
 
 
-def test_what_expired_is_said(harness: Viewed) -> None:
+def test_expired_rows_are_an_error(harness: ViewHarness) -> None:
     harness.insert(1)
     harness.run()
     harness.directory.stream("t0").put("out/expired", b"0")
@@ -188,7 +192,7 @@ def test_what_expired_is_said(harness: Viewed) -> None:
     assert caught.value.code == "TG-802" and "expired" in caught.value.message
 
 
-def test_another_process_asks_while_the_directory_is_in_use(harness: Viewed) -> None:
+def test_another_process_queries_a_directory_in_use(harness: ViewHarness) -> None:
     harness.insert(1, 2, 3)
     harness.run()
     store_readable(harness.directory, {"t0": harness.of("t0"), "kept1": harness.of("t1", "memory")})
@@ -200,12 +204,12 @@ def test_another_process_asks_while_the_directory_is_in_use(harness: Viewed) -> 
     assert done.exit_code == 2 and "TG-201" in done.stderr and "rows: kept1, t0" in done.stderr
 
 
-def test_what_can_be_queried_is_remembered(tmp_path: Path) -> None:
+def test_queryable_names_are_stored(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     assert stored_readable(directory) == {}
-    found = {"v": Readable("V", "main", "v", "view of V", "view", SHAPE)}
-    store_readable(directory, found)
-    assert stored_readable(directory) == found
+    readables = {"v": Readable("V", "main", "v", "view of V", "view", SHAPE)}
+    store_readable(directory, readables)
+    assert stored_readable(directory) == readables
 
 
 SCRIPT = """
@@ -220,17 +224,17 @@ CREATE SINK shown FROM plain WITH (connector = 'console');
 """
 
 
-def test_views_and_memory_sinks_are_known_by_their_names() -> None:
+def test_views_and_memory_sinks_are_queryable_by_name() -> None:
     catalog = compile_text(SCRIPT).catalog
     views = [view_sink(stream) for stream in catalog.of(Stream) if stream.materialized]
-    found = readable(catalog, [*catalog.of(Sink), *views])
-    assert sorted(found) == ["b", "bad", "counted", "mem", "totals"]
-    assert found["totals"].shape.kind is ChangelogKind.UPSERT and found["totals"].shape.key == (
-        "k",
-    )
-    assert found["mem"] == found["counted"]
-    assert found["mem"].shape.kind is ChangelogKind.CHANGELOG
-    assert found["bad"].stream == "bad"
+    readables = readable(catalog, [*catalog.of(Sink), *views])
+    assert sorted(readables) == ["b", "bad", "counted", "mem", "totals"]
+    assert readables["totals"].shape.kind is ChangelogKind.UPSERT and readables[
+        "totals"
+    ].shape.key == ("k",)
+    assert readables["mem"] == readables["counted"]
+    assert readables["mem"].shape.kind is ChangelogKind.CHANGELOG
+    assert readables["bad"].stream == "bad"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,7 @@ def test_views_and_memory_sinks_are_known_by_their_names() -> None:
         ),
     ],
 )
-def test_what_is_not_kept_is_rejected_with_the_fix(
+def test_stream_without_stored_rows_is_rejected_with_a_fix(
     tmp_path: Path, name: str, words: str, hint: str
 ) -> None:
     catalog = compile_text(SCRIPT).catalog
@@ -274,7 +278,7 @@ def test_what_is_not_kept_is_rejected_with_the_fix(
     assert not fixed.errors
 
 
-def pointed_at(sql: str) -> tuple[str, str, str | None]:
+def failed_query(sql: str) -> tuple[str, str, str | None]:
     with pytest.raises(RunError) as caught:
         answer(sql, {"v": TABLE})
     error = caught.value
@@ -283,22 +287,22 @@ def pointed_at(sql: str) -> tuple[str, str, str | None]:
     return error.message, at.text[at.start : at.end] if at else "", error.hint
 
 
-def test_errors_point_into_the_query() -> None:
-    assert pointed_at("SELECT b\nFROM v") == (
+def test_errors_have_their_location_in_the_query() -> None:
+    assert failed_query("SELECT b\nFROM v") == (
         'referenced column "b" not found in FROM clause',
         "b",
         "did you mean a?",
     )
-    message, at, hint = pointed_at("SELECT a\nFROM v WHERE floot(a) > 1")
+    message, at, hint = failed_query("SELECT a\nFROM v WHERE floot(a) > 1")
     assert (at, hint) == ("floot(a)", "did you mean floor?") and "floot" in message
-    assert pointed_at("SELECT a +\nFROM v")[1] == "FROM"
-    assert "in double quotes" in str(pointed_at("SELECT at FROM v")[2])
-    assert pointed_at("SELECT CAST(name AS INT) FROM v")[1] in ("CAST(name AS INT)", "")
+    assert failed_query("SELECT a +\nFROM v")[1] == "FROM"
+    assert "in double quotes" in str(failed_query("SELECT at FROM v")[2])
+    assert failed_query("SELECT CAST(name AS INT) FROM v")[1] in ("CAST(name AS INT)", "")
     long = "SELECT " + ", ".join(f"a AS a{n}" for n in range(80)) + ", wrong FROM v"
-    assert pointed_at(long)[1] == "wrong"
+    assert failed_query(long)[1] == "wrong"
 
 
-def test_nothing_but_one_query_is_answered(tmp_path: Path) -> None:
+def test_only_a_single_query_is_accepted(tmp_path: Path) -> None:
     for sql in ("DROP TABLE v", "SELECT 1; SELECT 2", "COPY v TO 'x'", "SET threads = 1", ""):
         with pytest.raises(RunError) as caught:
             tables_of(sql)
@@ -313,13 +317,13 @@ def test_nothing_but_one_query_is_answered(tmp_path: Path) -> None:
             answer(sql, {})
 
 
-def test_variables_of_the_program_are_no_tables() -> None:
+def test_python_variables_are_not_tables() -> None:
     mine = TABLE
     with pytest.raises(RunError):
         answer("SELECT * FROM mine", {"v": mine})
 
 
-def test_names_are_case_insensitive_and_ctes_are_no_streams() -> None:
+def test_names_are_case_insensitive_and_ctes_are_not_streams() -> None:
     assert tables_of("WITH x AS (SELECT * FROM V) SELECT * FROM x JOIN w USING (a)") == {"V", "w"}
     assert answer(
         "select A from V where a > 1 order by a desc limit 1", {"v": TABLE}
@@ -328,13 +332,13 @@ def test_names_are_case_insensitive_and_ctes_are_no_streams() -> None:
 
 def test_sums_of_integers_are_integers() -> None:
     huge = pa.table({"a": [2**62, 2**62], "b": [1, 2]})
-    found = answer("SELECT sum(a) AS a, sum(b) AS b FROM v", {"v": huge})
+    result = answer("SELECT sum(a) AS a, sum(b) AS b FROM v", {"v": huge})
     assert (
-        found.to_pylist() == [{"a": 2**63, "b": 3}] and found.schema.field("b").type == pa.int64()
+        result.to_pylist() == [{"a": 2**63, "b": 3}] and result.schema.field("b").type == pa.int64()
     )
 
 
-def test_a_result_is_whatever_people_want() -> None:
+def test_result_converts_to_arrow_pandas_polars_text_and_html() -> None:
     result = QueryResult(TABLE, {"main": 4})
     assert result.to_arrow() is TABLE and len(result) == 3 and result.columns == ["a", "name"]
     assert list(result) == result.to_pylist() == TABLE.to_pylist()
@@ -346,7 +350,7 @@ def test_a_result_is_whatever_people_want() -> None:
     assert "<script>" not in wild and "&lt;script&gt;" in wild and "30 rows, first 20 shown" in wild
 
 
-def test_the_last_rows_of_a_stream_that_keeps_them(harness: Viewed) -> None:
+def test_last_rows_of_a_stored_stream(harness: ViewHarness) -> None:
     harness.insert(1, 2, 3)
     harness.run()
     assert last_rows(harness.directory, harness.of("t0"), 2).to_arrow().column("a").to_pylist() == [

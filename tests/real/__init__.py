@@ -1,1 +1,1 @@
-"""Real systems for tests, fetched and started here: Python and Java are all that is needed."""
+"""Tests with real systems, which they download and start; they need only Python and Java."""

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support.processes import children_of
+
 SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
 _START_SECONDS = 180
@@ -21,10 +23,10 @@ _START_SECONDS = 180
 
 @dataclass
 class Cluster:
-    """Everything listens on loopback, on ports that were free."""
+    """A cluster that listens on loopback, on free ports."""
 
     folder: Path
-    # Whether Python on the workers finds the package by itself, as where it is installed.
+    # Whether Python on the workers can import the package, as if it was installed there.
     installed: bool = True
     port: int = 0
     master: subprocess.Popen[bytes] | None = None
@@ -37,7 +39,7 @@ class Cluster:
 
     @property
     def driver_environment(self) -> dict[str, str]:
-        """What a program needs that is to reach the cluster, and to be reached by it."""
+        """Return the environment of a driver that connects to the cluster."""
         return {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
 
     def start(self, workers: int = 2) -> Cluster:
@@ -52,7 +54,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Executors end with their workers."""
+        """Stop the workers with their executors, and the master."""
         for process in [*self.workers, *([self.master] if self.master is not None else [])]:
             process.terminate()
         for process in [*self.workers, *([self.master] if self.master is not None else [])]:
@@ -68,20 +70,20 @@ class Cluster:
         self._wait_for_workers()
 
     def kill_worker(self) -> None:
-        """The machine of the newest worker is gone, with all that ran on it."""
+        """Kill the newest worker and its executors, as if its machine failed."""
         worker = self.workers.pop()
-        executors = _children(worker.pid)
+        executors = children_of(worker.pid)
         worker.kill()
         worker.wait()
         for executor in executors:
             _kill(executor)
 
     def executors(self) -> list[int]:
-        """The processes that run tasks."""
-        return [child for worker in self.workers for child in _children(worker.pid)]
+        """Return the processes that run tasks."""
+        return [child for worker in self.workers for child in children_of(worker.pid)]
 
     def kill_executor(self) -> None:
-        """The oldest one; its worker starts another in its place."""
+        """Kill the oldest executor; its worker starts another one."""
         _kill(min(self.executors()))
 
     def _add_worker(self) -> None:
@@ -104,7 +106,7 @@ class Cluster:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            # Its port would be the same for every cluster of this machine.
+            # The port of the REST server would be the same for every cluster on this machine.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "PYTHONPATH": str(ROOT) if self.installed else "",
         }
@@ -124,20 +126,9 @@ class Cluster:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def _children(parent: int) -> list[int]:
-    """The processes that a process has started and that live."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and fields[0] != "Z":
-                found.append(int(folder.name))
-    return found
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _kill(process: int) -> None:

@@ -1,7 +1,7 @@
 """Real systems, started once for all tests that need them.
 
-All tests here are marked `real`: `make test-real` runs them in two processes, each of which has a
-broker, a database, a cluster and a Spark of its own.
+All tests here are marked `real`: `make test-real` runs them in two processes, each of which has its
+own broker, database, cluster and Spark.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tests.spark.conftest import data, spark
 
 if TYPE_CHECKING:
     from tests.real.kafka import Broker
+    from tests.real.s3 import S3
 
-__all__ = ["broker", "data", "impatient", "postgres", "spark"]
+__all__ = ["broker", "data", "impatient", "postgres", "s3", "spark"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,6 +45,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_client, "RESPONSE_TIMEOUT_S", 3.0)
     monkeypatch.setattr(kafka_transactions, "RESPONSE_TIMEOUT_S", 3.0)
     monkeypatch.setattr(kafka_transactions, "_COORDINATOR_TIMEOUT_S", 5.0)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    from tests.real.s3 import S3
+
+    server = S3()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

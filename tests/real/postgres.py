@@ -12,28 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from examples import systems
+from tests.support.processes import children_of
 
 PASSWORD = systems.PASSWORD
 
 
 class Postgres(systems.Postgres):
-    """A server that tests ask and disturb."""
+    """A server that tests query and kill."""
 
     def kill_all(self) -> None:
-        """kill -9 of the server and of all its processes."""
+        """Kill the server and its processes with -9."""
         leader = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         deadline = time.monotonic() + 30
-        while pids := [leader, *_children(leader)] if Path(f"/proc/{leader}").exists() else []:
-            assert time.monotonic() < deadline, "it does not die"
+        while pids := [leader, *children_of(leader)] if Path(f"/proc/{leader}").exists() else []:
+            assert time.monotonic() < deadline, "the server is still running"
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
 
-    # Asking it
+    # Queries of tests
 
     def in_database(self, name: str) -> Postgres:
-        """The same server, asked in another database."""
+        """Return the same server, connected to another database."""
         other = copy.copy(self)
         other.database = name
         return other
@@ -59,19 +60,19 @@ class Postgres(systems.Postgres):
             connection.execute(sql)
 
     def staged(self) -> list[str]:
-        """The tables that tasks have staged rows in."""
-        found = self.query(
+        """Return the staging tables of tasks."""
+        rows = self.query(
             "SELECT tablename FROM pg_tables WHERE starts_with(tablename, '_tidegate_')"
         )
-        return [name for (name,) in found]
+        return [name for (name,) in rows]
 
-    def forget_staged(self) -> None:
+    def drop_staged(self) -> None:
         for name in self.staged():
             self.run(f"DROP TABLE {name}")
 
     def options(self, table: str, **more: Any) -> str:
-        """What a WITH clause says of a table here."""
-        given: dict[str, Any] = {
+        """Return the options of a WITH clause for a table of this server."""
+        options: dict[str, Any] = {
             "connector": "postgres",
             "host": "127.0.0.1",
             "port": self.port,
@@ -81,13 +82,4 @@ class Postgres(systems.Postgres):
             "table": table,
             **more,
         }
-        return ", ".join(f"{name} = '{value}'" for name, value in given.items())
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(stat.parent.name))
-    return found
+        return ", ".join(f"{name} = '{value}'" for name, value in options.items())

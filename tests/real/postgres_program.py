@@ -1,4 +1,4 @@
-"""Three streams into PostgreSQL, one of which asks it, until they are killed or to their end.
+"""Run three streams into PostgreSQL with a lookup, until they are killed or to the end of the input.
 
 python postgres_program.py DATA_DIR IN_DIR OPTIONS [--until-end] [--kill STEP TIMES]
 
@@ -31,18 +31,18 @@ CREATE SINK odd_out FROM odd WITH ({odd}, create_table = true);
 TABLES = ("sellers", "named", "totals", "odd")
 
 
-def script(given: str, options: str) -> str:
-    return SCRIPT.format(given=given, **{name: options.replace("TABLE", name) for name in TABLES})
+def script(inputs: str, options: str) -> str:
+    return SCRIPT.format(given=inputs, **{name: options.replace("TABLE", name) for name in TABLES})
 
 
 def main() -> None:
-    data, given, options = sys.argv[1:4]
+    data, inputs, options = sys.argv[1:4]
     until_end = "--until-end" in sys.argv
     if "--kill" in sys.argv:
         at = sys.argv.index("--kill")
         kill_at(sys.argv[at + 1], int(sys.argv[at + 2]))
     with tidegate.open(data, master="local[2]", config={"key_groups": 4}) as session:
-        session.execute(script(given, options))
+        session.execute(script(inputs, options))
         session.start(until_end=until_end)
         print("running", flush=True)
         session.wait()

@@ -1,4 +1,4 @@
-"""An S3 server in this process; it can be away for a while without forgetting anything."""
+"""An S3 server in this process; it can be stopped for a while without losing data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 BUCKET = "tidegate"
-# Nobody would find them by chance in a log.
+# Words that do not appear in a log by chance.
 SECRETS = ("AKIAQQZZTIDEGATE", "zz-very-secret-zz")
 
 
@@ -19,7 +19,7 @@ class S3:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server: Any = None
         self._port = 0
-        self.back()
+        self.start()
         self.boto = boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -43,11 +43,11 @@ class S3:
             "AWS_SECRET_ACCESS_KEY": SECRETS[1],
         }
 
-    def away(self) -> None:
-        """Nobody answers from now on."""
+    def stop(self) -> None:
+        """Stop responding; the data is kept."""
         self._server.stop()
 
-    def back(self) -> None:
+    def start(self) -> None:
         from moto.server import ThreadedMotoServer
 
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self._port)
@@ -62,5 +62,5 @@ class S3:
         self.boto.put_object(Bucket=BUCKET, Key=name, Body=data)
 
     def get(self, name: str) -> bytes:
-        found: bytes = self.boto.get_object(Bucket=BUCKET, Key=name)["Body"].read()
-        return found
+        content: bytes = self.boto.get_object(Bucket=BUCKET, Key=name)["Body"].read()
+        return content

@@ -1,4 +1,4 @@
-"""A real cluster: six streams on it while executors, workers and the driver are killed."""
+"""Six streams on a real cluster while executors, workers and the driver are killed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.real.cluster import ROOT, Cluster
-from tests.spark.helpers import eventually
 from tests.spark.kill_campaign import Campaign
+from tests.support.sessions import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -31,18 +31,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def reachable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def reach_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in cluster.driver_environment.items():
         monkeypatch.setenv(name, value)
 
 
-class Life:
-    """One life of the pipeline of a campaign; it does not outlive its block."""
+class PipelineRun:
+    """A run of the pipeline of a campaign, which ends with its block."""
 
-    def __init__(self, campaign: Campaign, *how: str) -> None:
+    def __init__(self, campaign: Campaign, *arguments: str) -> None:
         self.campaign = campaign
-        self.process = campaign._start(*how)
-        assert self.process.stdout is not None, "its output is a pipe"
+        self.process = campaign._start(*arguments)
+        assert self.process.stdout is not None, "the output is a pipe"
         assert self.process.stdout.readline().strip() == "running"
 
     def let_pass(self, epochs: int) -> None:
@@ -50,16 +50,16 @@ class Life:
         eventually(lambda: self.campaign._epochs() >= goal, 240)
 
     def in_mid_epoch(self) -> None:
-        """Return when the driver has given an order, which begins a job."""
-        orders = self.campaign.data / "_epoch_specs"
+        """Return when the driver has written an epoch spec, which begins a job."""
+        specs = self.campaign.data / "_epoch_specs"
 
-        def given() -> list[int]:
-            return [path.stat().st_mtime_ns for path in orders.glob("*.json")]
+        def spec_times() -> list[int]:
+            return [path.stat().st_mtime_ns for path in specs.glob("*.json")]
 
-        before = given()
-        eventually(lambda: given() != before, 240)
+        before = spec_times()
+        eventually(lambda: spec_times() != before, 240)
 
-    def __enter__(self) -> Life:
+    def __enter__(self) -> PipelineRun:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,27 +68,29 @@ class Life:
         self.process.communicate()
 
 
-def test_whoever_is_killed_every_row_is_there_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_kills_of_executors_workers_and_driver_keep_every_row_once(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     campaign = Campaign(tmp_path, seed=11, master=cluster.url)
     for _ in range(6):
         campaign.add_file()
-    with Life(campaign) as life:
-        life.let_pass(1)
-        life.in_mid_epoch()
+    with PipelineRun(campaign) as pipeline:
+        pipeline.let_pass(1)
+        pipeline.in_mid_epoch()
         before = cluster.executors()
         assert len(before) == 2
         cluster.kill_executor()
-        life.let_pass(2)
+        pipeline.let_pass(2)
         assert cluster.executors() != before
     cluster.kill_worker()
     for _ in range(3):
         campaign.add_file()
-    # One worker goes on with what two have left; then another one joins it.
-    with Life(campaign, "--until-end") as life:
-        life.let_pass(1)
+    # One worker continues the work of two; then another one joins it.
+    with PipelineRun(campaign, "--until-end") as pipeline:
+        pipeline.let_pass(1)
         assert len(cluster.executors()) == 1
         cluster.add_worker()
-        words, _ = life.process.communicate(timeout=240)
+        words, _ = pipeline.process.communicate(timeout=240)
     assert words.splitlines()[-1] == "done, 0 late rows"
     assert campaign.differences() == {}
 
@@ -104,42 +106,42 @@ CREATE SINK o FROM s WITH (connector = 'files', path = '{out}', format = 'json')
 
 
 def run(*arguments: str) -> list[str]:
-    """The lines that a command has printed."""
+    """Run a command and return the lines that it prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "tidegate.cli.main", *arguments],
         capture_output=True,
         text=True,
         timeout=240,
         env=environment,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout.splitlines()
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout.splitlines()
 
 
-def test_the_command_line_runs_on_a_cluster_with_the_package_it_was_given(
+def test_command_line_runs_on_a_cluster_with_a_packaged_tidegate(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, out, data, archive = (tmp_path / name for name in ("in", "out", "data", "tg.zip"))
-    given.mkdir()
+    inputs, out, data, archive = (tmp_path / name for name in ("in", "out", "data", "tg.zip"))
+    inputs.mkdir()
     script = tmp_path / "windows.sql"
-    script.write_text(WINDOWS.format(given=given, out=out))
+    script.write_text(WINDOWS.format(given=inputs, out=out))
     rows = [{"n": n, "at": f"2026-01-01T00:{n // 20:02d}:00Z"} for n in range(1000)]
     for number in range(2):
         lines = map(json.dumps, rows[500 * number : 500 * (number + 1)])
-        (given / f"{number}.json").write_text("\n".join(lines))
+        (inputs / f"{number}.json").write_text("\n".join(lines))
     run("package", str(archive))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--py-files {archive} pyspark-shell")
     run("run", str(script), "--master", cluster.url, "--data", str(data), "--until-end")
     assert list(cluster.folder.glob("worker-*/app-*/*/tg.zip"))
     assert "128 key groups" in run("inspect", str(data))[0]
-    written = [json.loads(line) for p in out.glob("*.json") for line in p.read_text().splitlines()]
-    found = sorted((row["k"], row["window_start"], row["many"], row["total"]) for row in written)
-    assert found == expected(rows)
+    windows = [json.loads(line) for p in out.glob("*.json") for line in p.read_text().splitlines()]
+    totals = sorted((row["k"], row["window_start"], row["many"], row["total"]) for row in windows)
+    assert totals == expected(rows)
 
 
 def expected(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What a batch makes of these rows."""
+    """Compute the windows of rows in a batch."""
     groups: dict[tuple[int, str], list[int]] = {}
     for row in rows:
         start = row["at"].replace("00Z", "00.000000Z")

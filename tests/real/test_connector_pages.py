@@ -1,4 +1,4 @@
-"""The examples of the connector pages run as they are written."""
+"""The examples of the connector pages run unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.real.postgres import PASSWORD, Postgres
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,12 +23,12 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
 
 
 def example(page: str) -> str:
-    found = re.search(r"```sql\n(.*?)```", (PAGES / page).read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    return found.group(1)
+    match = re.search(r"```sql\n(.*?)```", (PAGES / page).read_text("utf-8"), re.DOTALL)
+    assert match is not None
+    return match.group(1)
 
 
-def test_delta(data: Path, spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_example(data: Path, spark: SparkSession, tmp_path: Path) -> None:
     from decimal import Decimal
 
     import pyarrow as pa
@@ -62,7 +62,7 @@ def test_delta(data: Path, spark: SparkSession, tmp_path: Path) -> None:
     assert totals == [(7, 2, "15.00"), (8, 1, "2.50")]
 
 
-def test_kafka_to_postgres(
+def test_kafka_to_postgres_example(
     data: Path,
     spark: SparkSession,
     broker: Broker,
@@ -83,7 +83,7 @@ def test_kafka_to_postgres(
         postgres.run(f"DROP TABLE {table}")
 
 
-def test_lookup_tables(data: Path, spark: SparkSession) -> None:
+def test_lookup_table_example(data: Path, spark: SparkSession) -> None:
     with open_with(data, spark, example("lookup.md")) as session:
         taxed = session.subscribe("taxed")
         session.start(until_end=True)
@@ -99,7 +99,7 @@ def test_lookup_tables(data: Path, spark: SparkSession) -> None:
     assert shown == table and len(table) == 3
 
 
-def test_postgres(
+def test_postgres_example(
     data: Path, spark: SparkSession, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", PASSWORD)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.real.kafka import Broker
-from tests.spark.helpers import bag, eventually, open_with, rows_of, standing
+from tests.support.sessions import bag, eventually, open_with, rows_of, standing
 from tidegate.errors import RunError, TidegateError
 from tidegate.session.session import Session
 
@@ -49,7 +49,7 @@ def run(path: Path, spark: Any, script: str, *streams: str) -> dict[str, Rows]:
         return {name: rows_of(item.take_all()) for name, item in subscriptions.items()}
 
 
-def written(broker: Broker, topic: str) -> list[tuple[Any, Any]]:
+def values_by_key(broker: Broker, topic: str) -> list[tuple[Any, Any]]:
     """Return the keys and values of a topic, parsed from JSON."""
     return [
         (
@@ -159,7 +159,7 @@ def watermark(session: Session) -> float | None:
     return status.watermark.timestamp() % 60 if status.watermark is not None else None
 
 
-def test_the_slowest_partition_holds_the_watermark_until_idle(
+def test_slowest_partition_holds_the_watermark_until_idle(
     broker: Broker, topic: str, spark: Any, data: Path
 ) -> None:
     broker.create(topic, 2)
@@ -241,7 +241,7 @@ def test_upserts_and_tombstones(broker: Broker, topic: str, spark: Any, data: Pa
         '{"name":"x"}': {"name": "x", "n": 1},
         '{"name":"y2"}': {"name": "y2", "n": 1},
     }
-    log = [value for _, value in written(broker, changes)]
+    log = [value for _, value in values_by_key(broker, changes)]
     assert bag(standing(log)) == bag([{"name": "x", "n": 1}, {"name": "y2", "n": 1}])
 
 
@@ -318,7 +318,7 @@ def test_survives_broker_kill_without_loss_or_duplicates(
         session.wait()
         assert [status.dead_letters for status in session.status()] == [2]
         rows = rows_of(subscription.take_all())
-    values = [value for _, value in written(broker, out)]
+    values = [value for _, value in values_by_key(broker, out)]
     assert sorted(row["a"] for row in values) == numbers
     assert bag(rows) == bag(values), "rows were computed again"
 
@@ -352,7 +352,7 @@ def test_rejects_missing_topics_and_lost_records_at_the_start(
         assert [row["a"] for row in rows_of(subscription.take_all())] == [3, 4]
 
 
-def test_the_example_of_the_documentation_runs(
+def test_example_of_the_documentation_runs(
     broker: Broker, spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = Path(__file__).parents[2] / "docs" / "connectors" / "kafka.md"
@@ -366,4 +366,6 @@ def test_the_example_of_the_documentation_runs(
         session.start(until_end=True)
         session.wait()
     assert compacted(broker, "best") == {'{"auction":1}': {"auction": 1, "top": 20}}
-    assert [(value["n"], value["top"]) for _, value in written(broker, "minutes")] == [(2, 20)]
+    assert [(value["n"], value["top"]) for _, value in values_by_key(broker, "minutes")] == [
+        (2, 20)
+    ]

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tests.real.kafka import Broker
-from tests.spark.helpers import bag, open_with, rows_of
 from tests.support.compiling import compile_text
 from tests.support.registry import PASSWORD, USER, FakeRegistry, running
+from tests.support.sessions import bag, open_with, rows_of
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, SourceContext, StreamRows
@@ -82,12 +82,12 @@ def test_tasks_encode_and_decode_rows_and_deletes(
         )
     )
     to.publish(EpochId(0, 0), writer.finish())
-    one, two = broker.read(topic)
-    assert one.key == b'{"id":1}' and one.value[:5] == b"\0\0\0\0\1"
+    first, second = broker.read(topic)
+    assert first.key == b'{"id":1}' and first.value[:5] == b"\0\0\0\0\1"
     schema = fastavro.parse_schema(json.loads(registry.schemas[0]["schema"]))
-    read = fastavro.schemaless_reader(io.BytesIO(one.value[5:]), schema, None)
+    read = fastavro.schemaless_reader(io.BytesIO(first.value[5:]), schema, None)
     assert read == {"id": 1, "name": "a"}
-    assert (two.key, two.value) == (b'{"id":2}', None)
+    assert (second.key, second.value) == (b'{"id":2}', None)
 
     opened = KafkaSource(SourceContext(source, "", "", Settings()))
     input_range = opened.plan_range(None, 1)
@@ -102,7 +102,7 @@ def test_tasks_encode_and_decode_rows_and_deletes(
 
 
 @pytest.mark.spark
-def test_reads_what_another_stream_wrote_and_explains_bad_records(
+def test_reads_records_of_another_stream_and_explains_malformed_ones(
     broker: Broker, topic: str, registry: FakeRegistry, data: Path, spark: Any
 ) -> None:
     columns = (

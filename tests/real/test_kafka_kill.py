@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from tests.real.kafka import Broker
-from tests.spark.helpers import bag
+from tests.support.sessions import bag
 
 pytestmark = pytest.mark.spark
 

@@ -61,7 +61,7 @@ class KafkaHarness(PipelineHarness):
         self.catalog = compile_text(script).catalog
         self.streams = [self.stream(stream, False) for stream in self.catalog.of(Stream)]
 
-    def written(self) -> list[list[tuple[int, bytes]]]:
+    def published(self) -> list[list[tuple[int, bytes]]]:
         return [
             sorted((int(m.key), m.value) for m in self.broker.read(topic)) for topic in self.topics
         ]
@@ -106,9 +106,9 @@ def test_writes_every_row_once_after_kill_at_every_step(
                 patched.setattr(Transactions, "_abort", lambda self: None)
             assert harness.run().failure is not None, f"was not killed at {step}"
     assert harness.run().failure is None
-    one, two = harness.written()
-    assert [a for a, _ in one] == expected(*values)
-    assert one == two, "rows were computed again"
+    first, second = harness.published()
+    assert [a for a, _ in first] == expected(*values)
+    assert first == second, "rows were computed again"
 
 
 @pytest.mark.usefixtures("impatient")
@@ -135,6 +135,6 @@ def test_survives_broker_kill_without_duplicates(harness: KafkaHarness, broker: 
     assert running.wait(120)
     assert running.status()[0].error is None
     running.stop()
-    one, two = harness.written()
-    assert [a for a, _ in one] == expected(1, 2, 3, 4)
-    assert one == two, "rows were computed again"
+    first, second = harness.published()
+    assert [a for a, _ in first] == expected(1, 2, 3, 4)
+    assert first == second, "rows were computed again"

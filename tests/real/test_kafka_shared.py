@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.real.kafka import Broker
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 from tidegate.runtime import epoch as cutting
 from tidegate.spark import frame as frames
 
@@ -41,7 +41,7 @@ def test_streams_over_one_topic_share_decoding(
 
     def recorded(*arguments: Any) -> Any:
         scans = shared_scans(*arguments)
-        shared.append(tuple(sorted({stream for one in scans.values() for stream in one.streams})))
+        shared.append(tuple(sorted({stream for item in scans.values() for stream in item.streams})))
         return scans
 
     monkeypatch.setattr(frames, "shared_scans", recorded)
@@ -58,9 +58,9 @@ def test_streams_over_one_topic_share_decoding(
         broker.produce("shared", ['{"id": "x"}', *_records(140, 181)])
         db.wait()
         assert shared[-1] == ("shown", "sums"), "Spark decodes once for both streams"
-        assert {one.name: one.dead_letters for one in db.status()}["sums"] == 2
+        assert {item.name: item.dead_letters for item in db.status()}["sums"] == 2
         rows: dict[str, Any] = {
-            name: rows_of(one.take_all()) for name, one in subscriptions.items()
+            name: rows_of(item.take_all()) for name, item in subscriptions.items()
         }
     sums = {(row["window_start"].minute, row["kind"]): row["total"] for row in rows["sums"]}
     assert sums == {

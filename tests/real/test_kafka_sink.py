@@ -78,12 +78,12 @@ def test_publishes_an_epoch_once(broker: Broker, topic: str, tmp_path: Path) -> 
     committables = run(to, 0, 1)
     to.publish(EpochId(0, 1), committables)
     to.publish(EpochId(0, 2), [])
-    again = open_sink(broker, topic, tmp_path)
-    again.recover(committed(1, committables))
+    reopened = open_sink(broker, topic, tmp_path)
+    reopened.recover(committed(1, committables))
     assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
-    run(again, 3)
+    run(reopened, 3)
     assert values(broker, topic)[-2:] == ["3a", "3b"]
-    assert [item.name for item in again.store.list()] == ["committed.json"]
+    assert [item.name for item in reopened.store.list()] == ["committed.json"]
 
 
 def test_publishes_a_committed_epoch_when_opened(
@@ -94,10 +94,10 @@ def test_publishes_a_committed_epoch_when_opened(
     run(to, 0)
     committables = stage(to, EpochId(0, 1), ["1a", "1b"])
     obsolete = stage(to, EpochId(0, 1), ["of another task attempt"])
-    again = open_sink(broker, topic, tmp_path)
-    again.recover(committed(1, committables))
+    reopened = open_sink(broker, topic, tmp_path)
+    reopened.recover(committed(1, committables))
     assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
-    assert [item.name for item in again.store.list()] == ["committed.json"], obsolete
+    assert [item.name for item in reopened.store.list()] == ["committed.json"], obsolete
 
 
 def test_aborts_the_open_transaction_of_a_killed_process(
@@ -110,8 +110,8 @@ def test_aborts_the_open_transaction_of_a_killed_process(
     producer.begin_transaction()
     producer.produce(topic, "half of it")
     producer.flush(60)
-    again = open_sink(broker, topic, tmp_path)
-    again.recover(committed(0, committables))
+    reopened = open_sink(broker, topic, tmp_path)
+    reopened.recover(committed(0, committables))
     assert values(broker, topic) == ["a", "b"]
     assert len(broker.read(topic, "read_uncommitted")) == 3
 
@@ -186,9 +186,9 @@ def test_continues_with_an_unreadable_marker_if_the_last_epoch_is_known(
         to.publish(EpochId(0, 0), committables)
         run(to, 1)
         # A new process learns the last epoch from the data directory.
-        again = open_sink(broker, topic, tmp_path)
-        again.recover(CommittedState(EpochId(0, 1), (), EpochId(0, 1)))
-        run(again, 2)
+        reopened = open_sink(broker, topic, tmp_path)
+        reopened.recover(CommittedState(EpochId(0, 1), (), EpochId(0, 1)))
+        run(reopened, 2)
     assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
 
 
@@ -242,11 +242,11 @@ def test_recovers_from_a_deleted_marker(broker: Broker, topic: str, tmp_path: Pa
     committables = run(to, 0, 1)
     _delete_marker(broker, to)
     staged = CommittedState(EpochId(0, 1), committables, EpochId(0, 1))
-    again = open_sink(broker, topic, tmp_path)
-    again.recover(staged)
-    run(again, 2)
+    reopened = open_sink(broker, topic, tmp_path)
+    reopened.recover(staged)
+    run(reopened, 2)
     assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
-    _delete_marker(broker, again)
+    _delete_marker(broker, reopened)
     with pytest.raises(RunError, match=r"it is unknown whether the topic .* contains epoch 3"):
         open_sink(broker, topic, tmp_path).recover(CommittedState(EpochId(0, 3), [], EpochId(0, 3)))
 

@@ -112,8 +112,8 @@ def test_skips_aborted_and_uncommitted_transactions(broker: Broker, topic: str) 
     assert ends(input_range) == [5], "markers and aborted records have offsets"
     assert input_range is not None and source.plan_range(input_range.offset, 1) is None
     broker.produce_in_transaction(topic, ["never"], 0, commit=False)
-    again = source.plan_range(input_range.offset, 1)
-    assert read(source, again) == [] and ends(again) == [7]
+    next_range = source.plan_range(input_range.offset, 1)
+    assert read(source, next_range) == [] and ends(next_range) == [7]
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": broker.brokers, "transactional.id": topic})
@@ -122,10 +122,10 @@ def test_skips_aborted_and_uncommitted_transactions(broker: Broker, topic: str) 
     producer.produce(topic, "late")
     producer.flush(60)
     broker.produce(topic, ["behind"])
-    assert again is not None and source.plan_range(again.offset, 1) is None
+    assert next_range is not None and source.plan_range(next_range.offset, 1) is None
     producer.commit_transaction(60)
     broker.settle(topic)
-    assert read(source, source.plan_range(again.offset, 1)) == ["late", "behind"]
+    assert read(source, source.plan_range(next_range.offset, 1)) == ["late", "behind"]
 
 
 def test_starts_where_the_option_says(broker: Broker, topic: str) -> None:
@@ -170,8 +170,8 @@ def test_reads_lists_and_patterns_of_topics(broker: Broker) -> None:
     for name in ("a", "b"):
         broker.create(f"{stem}-{name}")
         broker.produce(f"{stem}-{name}", [name])
-    both = open_source(broker, f"{stem}-b, {stem}-a")
-    assert read(both, both.plan_range(None, 1)) == ["b", "a"]
+    listed = open_source(broker, f"{stem}-b, {stem}-a")
+    assert read(listed, listed.plan_range(None, 1)) == ["b", "a"]
     pattern = open_source(broker, f"^{stem}-.*")
     input_range = pattern.plan_range(None, 1)
     assert read(pattern, input_range) == ["a", "b"]
@@ -285,7 +285,7 @@ def test_rejects_offsets_of_another_cluster(broker: Broker, topic: str) -> None:
     assert error.value.code == "TG-603"
 
 
-def test_a_task_fails_if_the_broker_is_silent(
+def test_task_fails_if_the_broker_is_silent(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create(topic)

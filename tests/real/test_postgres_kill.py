@@ -1,4 +1,4 @@
-"""kill -9 of a pipeline with sinks and a lookup in a real PostgreSQL, and of that database."""
+"""kill -9 of a pipeline with sinks and a lookup in PostgreSQL, and of the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import tidegate
 from tests.real.postgres import PASSWORD, Postgres
 from tests.real.postgres_program import script
-from tests.spark.helpers import eventually
+from tests.support.sessions import eventually
 from tidegate.runtime.pipeline import EpochStep
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class Campaign:
     def __init__(self, folder: Path, postgres: Postgres) -> None:
         self.random = random.Random(7)
         self.folder, self.postgres = folder, postgres
-        self.given = folder / "in"
-        self.given.mkdir()
+        self.inputs = folder / "in"
+        self.inputs.mkdir()
         self.rows: list[dict[str, int]] = []
         self.files = 0
-        postgres.forget_staged()
+        postgres.drop_staged()
         for table in ("sellers", "named", "totals", "odd", "tidegate_commits"):
             postgres.run(f"DROP TABLE IF EXISTS {table}")
         postgres.run("DROP ROLE IF EXISTS writer")
@@ -66,7 +66,7 @@ class Campaign:
         self.rows += rows
         aside = self.folder / "aside"
         pq.write_table(pa.Table.from_pylist(rows), aside)
-        aside.rename(self.given / f"{self.files:04d}.parquet")
+        aside.rename(self.inputs / f"{self.files:04d}.parquet")
         self.files += 1
 
     def start(self, *more: str) -> subprocess.Popen[str]:
@@ -76,7 +76,7 @@ class Campaign:
                 sys.executable,
                 str(PROGRAM),
                 str(self.folder / "data"),
-                str(self.given),
+                str(self.inputs),
                 self.options,
                 *more,
             ],
@@ -94,7 +94,7 @@ class Campaign:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            assert process.stdout is not None, "its output is a pipe"
+            assert process.stdout is not None, "the output is a pipe"
             process.stdout.close()
 
     def differences(self) -> dict[str, tuple[int, int]]:
@@ -110,9 +110,14 @@ class Campaign:
             "totals": [(auction, n, totals[auction]) for auction, n in counts.items()],
             "odd": [(name, n) for name, n in sold.items() if n % 3],
         }
-        found = {name: Counter(self.postgres.query(f"SELECT * FROM {name}")) for name in expected}
+        published = {
+            name: Counter(self.postgres.query(f"SELECT * FROM {name}")) for name in expected
+        }
         pairs = {
-            name: ((Counter(rows) - found[name]).total(), (found[name] - Counter(rows)).total())
+            name: (
+                (Counter(rows) - published[name]).total(),
+                (published[name] - Counter(rows)).total(),
+            )
             for name, rows in expected.items()
         }
         return {name: pair for name, pair in pairs.items() if any(pair)}
@@ -131,12 +136,12 @@ def test_survives_kills_before_and_during_publish_without_duplicates(
     # one, and the program is killed between the first and the second.
     for _ in range(3):
         campaign.add_file()
-    assert campaign.run_until_killed(EpochStep.PUBLISHING, 2) == -9, "it was not killed"
+    assert campaign.run_until_killed(EpochStep.PUBLISHING, 2) == -9, "the pipeline was not killed"
     campaign.add_file()
     shown, _ = campaign.start("--until-end").communicate(timeout=600)
     assert shown.splitlines()[-1] == "done"
     assert campaign.differences() == {}
-    assert postgres.staged() == [], "what was staged is gone"
+    assert postgres.staged() == [], "staged rows were left"
 
 
 def test_waits_for_a_killed_database_but_not_for_a_rejected_login(
@@ -145,7 +150,7 @@ def test_waits_for_a_killed_database_but_not_for_a_rejected_login(
     campaign = Campaign(tmp_path, postgres)
     campaign.add_file()
     with tidegate.open(tmp_path / "data", spark=spark) as session:
-        session.execute(script(str(campaign.given), campaign.options))
+        session.execute(script(str(campaign.inputs), campaign.options))
         session.start()
         session.wait()
         postgres.kill()
@@ -162,8 +167,8 @@ def test_waits_for_a_killed_database_but_not_for_a_rejected_login(
         assert not any(status.error for status in session.status())
         shown = session.execute("SHOW CREATE named_out;")
         assert PASSWORD not in str(shown) and "***" in str(shown[0])
-        written = "".join(path.read_text() for path in (tmp_path / "data").rglob("*.json"))
-        assert PASSWORD not in written and session.explain("named").count(PASSWORD) == 0
+        state = "".join(path.read_text() for path in (tmp_path / "data").rglob("*.json"))
+        assert PASSWORD not in state and session.explain("named").count(PASSWORD) == 0
         postgres.run("ALTER ROLE writer PASSWORD 'another'")
         postgres.run(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'"
@@ -174,10 +179,10 @@ def test_waits_for_a_killed_database_but_not_for_a_rejected_login(
         assert rejected.value.code == "TG-512", rejected.value
         assert "password authentication failed" in rejected.value.message
         assert PASSWORD not in str(rejected.value)
-    assert campaign.differences() != {}, "the last rows are still to come"
+    assert campaign.differences() != {}, "the last rows are not published yet"
     postgres.run(f"ALTER ROLE writer PASSWORD '{PASSWORD}'")
     with tidegate.open(tmp_path / "data", spark=spark) as session:
-        session.execute(script(str(campaign.given), campaign.options))
+        session.execute(script(str(campaign.inputs), campaign.options))
         session.start()
         session.wait()
     assert campaign.differences() == {}

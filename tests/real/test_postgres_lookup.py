@@ -46,8 +46,8 @@ def stock(postgres: Postgres) -> str:
 
 
 def lookup_of(postgres: Postgres, columns: str = COLUMNS, **options: Any) -> PostgresLookup:
-    given = postgres.options(options.pop("table", "stock"), **options)
-    compiled = compile_text(f"CREATE LOOKUP TABLE stock ({columns}) WITH ({given});")
+    clause = postgres.options(options.pop("table", "stock"), **options)
+    compiled = compile_text(f"CREATE LOOKUP TABLE stock ({columns}) WITH ({clause});")
     assert not compiled.errors and not compiled.unrunnable
     table = compiled.catalog.get("stock")
     assert isinstance(table, LookupTable)
@@ -58,11 +58,11 @@ def reader_of(postgres: Postgres, *keys: str, **options: Any) -> PostgresLookupR
     return lookup_of(postgres, **options).reader(KINDS, keys)
 
 
-def ask(reader: PostgresLookupReaderFactory, now_us: int, *keys: pa.Array) -> list[list[Any]]:
+def look_up(reader: PostgresLookupReaderFactory, now_us: int, *keys: pa.Array) -> list[list[Any]]:
     """Return the ids and prices for each key."""
-    found = reader.open(None, now_us).find(list(keys))
-    rows = found.rows.to_pylist()
-    spans = zip(found.starts.tolist(), found.counts.tolist(), strict=True)
+    result = reader.open(None, now_us).find(list(keys))
+    rows = result.rows.to_pylist()
+    spans = zip(result.starts.tolist(), result.counts.tolist(), strict=True)
     return [sorted((row["id"], str(row["price"])) for row in rows[at : at + n]) for at, n in spans]
 
 
@@ -70,32 +70,32 @@ def test_looks_up_by_one_key_two_keys_and_keys_of_other_types(
     postgres: Postgres, stock: str
 ) -> None:
     by_id = reader_of(postgres, "id")
-    assert ask(by_id, 0, pa.array([1, 2, 5_000_000_000, 1])) == [
+    assert look_up(by_id, 0, pa.array([1, 2, 5_000_000_000, 1])) == [
         [(1, "0.25"), (1, "9.00")], [(2, "0.50")], [], [(1, "0.25"), (1, "9.00")],
     ]  # fmt: skip
-    both = reader_of(postgres, "part", "id")
-    assert ask(both, 0, pa.array(["p0", "p1", "p0"]), pa.array([2, 2, 4])) == [
+    two_keys = reader_of(postgres, "part", "id")
+    assert look_up(two_keys, 0, pa.array(["p0", "p1", "p0"]), pa.array([2, 2, 4])) == [
         [(2, "0.50")],
         [],
         [(4, "1.00")],
     ]
     texts = pa.array([CODE, "no uuid", CODE.upper()])
-    assert ask(reader_of(postgres, "code"), 0, texts) == [[(1, "0.25")], [], []]
+    assert look_up(reader_of(postgres, "code"), 0, texts) == [[(1, "0.25")], [], []]
     prices = pa.array([Decimal("0.50"), Decimal("0.51")], pa.decimal128(10, 2))
-    assert ask(reader_of(postgres, "price"), 0, prices) == [[(2, "0.50")], []]
+    assert look_up(reader_of(postgres, "price"), 0, prices) == [[(2, "0.50")], []]
     times = pa.array([NOON], pa.timestamp("us", "UTC"))
-    assert len(ask(reader_of(postgres, "at"), 0, times)[0]) == 3_000
+    assert len(look_up(reader_of(postgres, "at"), 0, times)[0]) == 3_000
 
 
 def test_queries_a_thousand_keys_at_once_and_cached_keys_not_at_all(
     postgres: Postgres, stock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    batch_sizes: list[int] = []
     under_way = threading.Semaphore(0)
     plain = WorkerLookup._query
 
     def counted(self: WorkerLookup, keys: list[pa.Array]) -> pa.Table:
-        asked.append(len(keys[0]))
+        batch_sizes.append(len(keys[0]))
         under_way.release()
         # The barrier is passed only if all three queries run concurrently.
         if len(keys[0]) > 100:
@@ -105,26 +105,26 @@ def test_queries_a_thousand_keys_at_once_and_cached_keys_not_at_all(
     monkeypatch.setattr(WorkerLookup, "_query", counted)
     reader = reader_of(postgres, "id", cache_ttl="1 s", async_capacity=3)
     keys = pa.array([*range(1_500), *range(1_500), *range(2_900, 3_900)])
-    assert [len(rows) for rows in ask(reader, 0, keys)][-900:] == [0] * 900
-    assert sorted(asked) == [500, 1_000, 1_000]
-    ask(reader, 999_999, keys)
-    assert len(asked) == 3, "also what is not there is known"
+    assert [len(rows) for rows in look_up(reader, 0, keys)][-900:] == [0] * 900
+    assert sorted(batch_sizes) == [500, 1_000, 1_000]
+    look_up(reader, 999_999, keys)
+    assert len(batch_sizes) == 3, "missing keys are cached, too"
     postgres.run("UPDATE stock SET price = 7 WHERE id = 42")
-    assert ask(reader, 999_999, pa.array([42])) == [[(42, "10.50")]]
-    assert ask(reader, 1_000_000, pa.array([42])) == [[(42, "7.00")]]
-    assert asked[3:] == [1]
+    assert look_up(reader, 999_999, pa.array([42])) == [[(42, "10.50")]]
+    assert look_up(reader, 1_000_000, pa.array([42])) == [[(42, "7.00")]]
+    assert batch_sizes[3:] == [1]
 
 
-def test_an_unavailable_database_is_transient_and_queried_again(
+def test_unavailable_database_is_transient_and_queried_again(
     postgres: Postgres, stock: str
 ) -> None:
     reader = reader_of(postgres, "id", cache_rows=0)
-    assert ask(reader, 0, pa.array([3])) == [[(3, "0.75")]]
+    assert look_up(reader, 0, pa.array([3])) == [[(3, "0.75")]]
     postgres.kill()
     with pytest.raises(SystemUnavailable, match="the lookup table stock"):
-        ask(reader, 0, pa.array([3]))
+        look_up(reader, 0, pa.array([3]))
     postgres.start()
-    assert ask(reader, 0, pa.array([3])) == [[(3, "0.75")]]
+    assert look_up(reader, 0, pa.array([3])) == [[(3, "0.75")]]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_rejects_unsuitable_columns(
     assert why in caught.value.message and hint in (caught.value.hint or "")
 
 
-def test_a_value_that_does_not_fit_is_an_error(postgres: Postgres, stock: str) -> None:
+def test_value_out_of_range_is_an_error(postgres: Postgres, stock: str) -> None:
     lookup = lookup_of(postgres, "id BIGINT, price DECIMAL(3,2)")
     with pytest.raises(TidegateError, match="a value of the column price does not fit"):
         lookup.reader([("id", "BIGINT"), ("price", "DECIMAL(3,2)")], ["id"]).open(None, 0).find(

@@ -29,7 +29,7 @@ class PostgresPipelineHarness(PipelineHarness):
     def __init__(self, folder: Path, postgres: Postgres) -> None:
         super().__init__(folder, streams=0)
         self.postgres = postgres
-        postgres.forget_staged()
+        postgres.drop_staged()
         script = "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory', inserts_per_epoch = 1);"
         script += "CREATE STREAM t0 AS SELECT a FROM s;"
         for name in ("one", "two"):
@@ -58,9 +58,9 @@ class PostgresPipelineHarness(PipelineHarness):
         return sorted(self.postgres.query(f"SELECT a, id FROM {sink}"))
 
     def check(self, *values: int) -> None:
-        kept = self.rows("kept0")
-        assert [a for a, _ in kept] == expected(*values)
-        assert self.rows("one") == self.rows("two") == kept
+        memory_rows = self.rows("kept0")
+        assert [a for a, _ in memory_rows] == expected(*values)
+        assert self.rows("one") == self.rows("two") == memory_rows
         # Staging tables of uncommitted epochs are dropped when the sink is opened again, unless the
         # stream crashed before its first manifest: then their owner is unknown.
         last = self.run()
@@ -82,17 +82,17 @@ def test_survives_a_kill_at_every_step_without_duplicates(
     for times in range(1, 4):
         values += [10 * times, 10 * times + 1]
         harness.insert(*values[-2:])
-        left = [times]
+        remaining = [times]
 
-        def reached(here: EpochStep, left: list[int] = left) -> None:
-            left[0] -= here is step
-            if here is step and left[0] == 0:
+        def reached(step_reached: EpochStep, remaining: list[int] = remaining) -> None:
+            remaining[0] -= step_reached is step
+            if step_reached is step and remaining[0] == 0:
                 raise Killed
 
         monkeypatch.setattr(module, "reached", reached)
         died = harness.run()
         monkeypatch.undo()
-        assert died.failure is not None or times == 3, "it was killed"
+        assert died.failure is not None or times == 3, "the pipeline was not killed"
     assert harness.run().failure is None
     harness.check(*values)
 
@@ -102,7 +102,7 @@ def test_survives_a_server_crash_between_commit_and_publish(
 ) -> None:
     """The pipeline waits for the server and reports the reason; staged rows survive."""
     harness.insert(1, 2)
-    told: list[str] = []
+    errors: list[str] = []
     crashed = [False]
     plain = PythonPipeline._sleep
 
@@ -113,13 +113,13 @@ def test_survives_a_server_crash_between_commit_and_publish(
 
     def asleep(pipeline: PythonPipeline, seconds: float, skip_if_woken: bool) -> None:
         error = next(iter(pipeline.counters.values())).error
-        if error is not None and not told:
-            told.append(error)
+        if error is not None and not errors:
+            errors.append(error)
             harness.postgres.start()
         plain(pipeline, min(seconds, 0.2), skip_if_woken)
 
     monkeypatch.setattr(module, "reached", crash)
     monkeypatch.setattr(PythonPipeline, "_sleep", asleep)
     assert harness.run().failure is None
-    assert len(told) == 1 and told[0].startswith("the sink one: the sink one")
+    assert len(errors) == 1 and errors[0].startswith("the sink one: the sink one")
     harness.check(1, 2)

@@ -30,7 +30,7 @@ _numbers = itertools.count()
 @pytest.fixture
 def table(postgres: Postgres) -> Iterator[str]:
     name = f"t{next(_numbers)}"
-    postgres.forget_staged()
+    postgres.drop_staged()
     yield name
     postgres.run(f"DROP TABLE IF EXISTS {name}")
 
@@ -42,9 +42,9 @@ def sink_of(
     stream: str = "abcd1234",
     **options: Any,
 ) -> PostgresSink:
-    given = postgres.options(table, **{"create_table": "true", **options})
+    clause = postgres.options(table, **{"create_table": "true", **options})
     text = "CREATE SOURCE s (id BIGINT) WITH (connector = 'memory'); CREATE STREAM q AS SELECT * FROM s;"
-    compiled = compile_text(f"{text} CREATE SINK out FROM q WITH ({given});")
+    compiled = compile_text(f"{text} CREATE SINK out FROM q WITH ({clause});")
     assert not compiled.errors, compiled.errors
     declared = compiled.catalog.get("out")
     assert isinstance(declared, Sink)
@@ -97,11 +97,11 @@ def test_rows_are_invisible_before_publish_which_can_be_repeated(
     ]
     assert postgres.staged() == []
     # A later process publishes the committed epoch, once.
-    again = staged(sink, E1, [row(3, "c")])
+    next_epoch = staged(sink, E1, [row(3, "c")])
     other = sink_of(postgres, table)
-    other.recover(CommittedState(E1, again, E1))
-    other.recover(CommittedState(E1, again, E1))
-    sink.publish(E1, again)
+    other.recover(CommittedState(E1, next_epoch, E1))
+    other.recover(CommittedState(E1, next_epoch, E1))
+    sink.publish(E1, next_epoch)
     assert postgres.query(f"SELECT id FROM {table} WHERE id = 3") == [(3,)]
 
 
@@ -121,16 +121,16 @@ def test_recover_drops_staging_tables_except_of_the_next_epoch(
 
 
 def test_two_sinks_of_one_task_are_independent(postgres: Postgres, table: str) -> None:
-    one = opened(postgres, table)
+    first = opened(postgres, table)
     other = sink_of(postgres, f"{table}_b")
     other.name = "other"
     other.recover(CommittedState(None))
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    writer_factories = [sink.writer_factory(schema).open(E0.stamp, 0) for sink in (one, other)]
+    writer_factories = [sink.writer_factory(schema).open(E0.stamp, 0) for sink in (first, other)]
     for number in (1, 2):
         for writer_factory in writer_factories:
             writer_factory.add(pa.Table.from_pylist([row(number, "a")], schema))
-    for sink, writer_factory in zip((one, other), writer_factories, strict=True):
+    for sink, writer_factory in zip((first, other), writer_factories, strict=True):
         sink.publish(E0, writer_factory.finish())
     assert table_rows(postgres, table) == table_rows(postgres, f"{table}_b") == [(1, "a"), (2, "a")]
 
@@ -188,7 +188,7 @@ changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None]
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(changes, min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_a_changelog_in_any_order_leaves_its_net_rows(
+def test_changelog_in_any_order_leaves_its_net_rows(
     postgres: Postgres, epochs: list, chance: Any
 ) -> None:
     """Each step upserts or deletes a key; the tasks get the changes in any order."""
@@ -262,11 +262,11 @@ def test_every_type_round_trips(postgres: Postgres, table: str, binary: bool) ->
     writer_factory = sink.writer_factory(schema).open(E0.stamp, 0)
     writer_factory.add(rows)
     sink.publish(E0, writer_factory.finish())
-    found = postgres.query(f"SELECT * FROM {table}")
+    published = postgres.query(f"SELECT * FROM {table}")
     for place, (kind, _, values) in enumerate(kinds):
-        got = [item[place] for item in found]
+        column = [item[place] for item in published]
         expected = [[1, 2], None] if kind.startswith("ARRAY") else values
-        assert got == expected, kind
+        assert column == expected, kind
 
 
 def rejected(
@@ -296,7 +296,7 @@ def test_rejects_unsuitable_tables_when_opened(postgres: Postgres, table: str) -
     assert "has no column name" in rejected(postgres, table).message
 
 
-def test_a_rejected_login_is_reported_without_the_password(postgres: Postgres, table: str) -> None:
+def test_rejected_login_is_reported_without_the_password(postgres: Postgres, table: str) -> None:
     wrong = rejected(postgres, table, password="hunter2", connect_timeout="2 s")
     assert wrong.code == "TG-512" and "password authentication failed" in wrong.message
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
@@ -306,7 +306,7 @@ def test_a_rejected_login_is_reported_without_the_password(postgres: Postgres, t
     assert rejected(postgres, table, port="1").code == "TG-509"
 
 
-def test_a_dropped_column_is_an_error_before_the_commit(postgres: Postgres, table: str) -> None:
+def test_dropped_column_is_an_error_before_the_commit(postgres: Postgres, table: str) -> None:
     sink = opened(postgres, table)
     postgres.run(f"ALTER TABLE {table} DROP COLUMN name")
     with pytest.raises(TidegateError, match="name") as caught:

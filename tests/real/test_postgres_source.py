@@ -103,9 +103,9 @@ def test_reads_new_rows_without_missing_those_of_slow_transactions(
     assert ids(source, second) == [3, 4] and second is not None
     postgres.run(f"INSERT INTO {table} (name) VALUES ('e')")
     # After a restart only the offset is known.
-    again = source_of(postgres, table, increasing=column)
-    assert ids(again, again.plan_range(first.offset, 2)) == [3, 4, 5]
-    assert ids(again, again.plan_range(second.offset, 2)) == [5]
+    restarted = source_of(postgres, table, increasing=column)
+    assert ids(restarted, restarted.plan_range(first.offset, 2)) == [3, 4, 5]
+    assert ids(restarted, restarted.plan_range(second.offset, 2)) == [5]
 
 
 @pytest.mark.parametrize(

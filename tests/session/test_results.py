@@ -1,4 +1,4 @@
-"""What SHOW shows; nothing of it needs Spark."""
+"""Results of SHOW statements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CREATE SINK out FROM dear WITH (connector = 'console');
 """
 
 
-def test_tables_are_all_that_a_query_can_read() -> None:
+def test_show_tables_lists_everything_that_a_query_can_read() -> None:
     catalog = compile_text(SQL).catalog
     assert listing(catalog, "TABLES").to_pylist() == [
         {"name": "bids", "kind": "source", "what": "memory"},
@@ -31,12 +31,12 @@ def test_tables_are_all_that_a_query_can_read() -> None:
     ]
 
 
-def test_materialized_views_are_shown_alone() -> None:
+def test_show_materialized_views_lists_only_views() -> None:
     catalog = compile_text(SQL).catalog
     assert [row[0] for row in listing(catalog, "MATERIALIZED VIEWS").rows] == ["counts"]
 
 
-def test_status_is_where_streams_are() -> None:
+def test_show_status_lists_progress_of_streams() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     shown = status_listing([StreamStatus("s", State.RUNNING, 3, 10, 7, watermark=at, late_rows=1)])
     (row,) = shown.to_pylist()
@@ -44,7 +44,7 @@ def test_status_is_where_streams_are() -> None:
     assert (row["rows_out"], row["late_rows"], row["watermark"]) == (7, 1, at)
 
 
-def test_settings_and_status_of_a_session(tmp_path: Path) -> None:
+def test_show_settings_and_status_of_a_session(tmp_path: Path) -> None:
     with tidegate.open(tmp_path) as db:
         settings, status = db.execute("SET validator = 'warn'; SHOW SETTINGS; SHOW STATUS;")
         values = {row[0]: row[1] for row in settings.rows}

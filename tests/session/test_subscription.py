@@ -1,4 +1,4 @@
-"""What a subscriber is told, what a memory sink keeps, and what looking costs."""
+"""Subscriptions and memory sinks: delivered and missed epochs, recovery, and the cost of polling."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def epochs(subscription: Subscription) -> dict[int, list[int]]:
     return {b.epoch: b.table.column("a").to_pylist() for b in subscription.take_all()}
 
 
-def test_nothing_is_listed_while_nothing_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_sink_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = memory_sink(tmp_path)
     run(sink, 0, 1)
     old = time.time() - 60
@@ -49,7 +47,7 @@ def test_nothing_is_listed_while_nothing_changes(
     assert len(listed) == 1
 
 
-def test_a_slow_subscriber_is_told_what_it_missed(tmp_path: Path) -> None:
+def test_slow_subscriber_gets_an_error_for_missed_epochs(tmp_path: Path) -> None:
     sink = memory_sink(tmp_path, retain=3)
     run(sink, 0, 1)
     slow = subscribed(tmp_path)
@@ -63,7 +61,7 @@ def test_a_slow_subscriber_is_told_what_it_missed(tmp_path: Path) -> None:
     assert list(epochs(subscribed(tmp_path))) == [6, 7, 8]
 
 
-def test_epochs_without_rows_are_not_missed(tmp_path: Path) -> None:
+def test_epochs_without_rows_are_not_missed_epochs(tmp_path: Path) -> None:
     sink = memory_sink(tmp_path, retain=3)
     run(sink, 0)
     subscription = subscribed(tmp_path)
@@ -73,9 +71,7 @@ def test_epochs_without_rows_are_not_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
-def test_an_epoch_is_seen_whole_and_once_however_often_it_is_committed(
-    tmp_path: Path, tasks: int
-) -> None:
+def test_repeatedly_committed_epoch_is_read_once_and_completely(tmp_path: Path, tasks: int) -> None:
     sink = memory_sink(tmp_path)
     sink.recover(CommittedState(None))
     committables = stage(sink, EpochId(0, 0), list(range(6)), tasks)
@@ -89,7 +85,7 @@ def test_an_epoch_is_seen_whole_and_once_however_often_it_is_committed(
     assert not list((tmp_path / "staged").glob("*"))
 
 
-def test_what_was_decided_but_not_committed_is_finished_and_what_was_not_is_removed(
+def test_recover_publishes_the_committed_epoch_and_deletes_other_staged_rows(
     tmp_path: Path,
 ) -> None:
     sink = memory_sink(tmp_path)
@@ -105,10 +101,8 @@ def test_what_was_decided_but_not_committed_is_finished_and_what_was_not_is_remo
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
-    tmp_path: Path, epoch: int
-) -> None:
-    """It may still decide that epoch, and then its rows must be there."""
+def test_staged_rows_of_a_zombie_for_the_next_epoch_are_kept(tmp_path: Path, epoch: int) -> None:
+    """The zombie may still commit that epoch, and then its rows must exist."""
     zombie = memory_sink(tmp_path)
     zombie.recover(CommittedState(None))
     run(zombie, *range(epoch))
@@ -120,8 +114,8 @@ def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
 
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, tasks: int, seed: int) -> None:
-    """Also those after which no rows came: only the manifest of the last epoch has its tokens."""
+def test_committed_epochs_survive_a_power_loss(tmp_path: Path, tasks: int, seed: int) -> None:
+    """Including later epochs without rows: only the manifest of the last epoch has its committables."""
     before = disk.use_disk(LossyDisk(tmp_path / "journal"))
     try:
         sink = memory_sink(tmp_path / "s")
@@ -135,8 +129,8 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, tasks: int, se
     assert epochs(subscribed(tmp_path / "s")) == {n: [n] * tasks for n in range(2)}
 
 
-def test_epochs_ahead_of_the_pipeline_are_rejected_and_stay(tmp_path: Path) -> None:
-    """They were given out; whoever put back old manifests has to say what becomes of them."""
+def test_epochs_ahead_of_the_pipeline_are_rejected_and_kept(tmp_path: Path) -> None:
+    """Readers have read these epochs; the user must decide about them after restoring old manifests."""
     run(memory_sink(tmp_path), 0, 1, 2)
     for _ in range(2):
         with pytest.raises(RunError, match="contains epoch 2") as caught:
@@ -146,8 +140,8 @@ def test_epochs_ahead_of_the_pipeline_are_rejected_and_stay(tmp_path: Path) -> N
     memory_sink(tmp_path).recover(committed(2))
 
 
-def test_a_stream_that_starts_over_keeps_what_was_given_out(tmp_path: Path) -> None:
-    """Epochs go on in its pipeline; in another one they begin again, and cannot stay."""
+def test_restarted_stream_keeps_epochs_of_its_own_pipeline(tmp_path: Path) -> None:
+    """Epochs continue in the same pipeline. In another one they begin again, so old ones are deleted."""
     run(memory_sink(tmp_path), 0, 1, 2)
     over = CommittedState(None, lineage=(EpochRange(0, -1, 2),))
     memory_sink(tmp_path).recover(over)

@@ -1,4 +1,4 @@
-"""One Spark for all tests that need it."""
+"""Spark session for the tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ for _name, _value in java.environment().items():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first, so that nobody waits for it in the end."""
+    """Start the longest test first."""
     items.sort(key=lambda item: item.path.name != "test_kill.py")
 
 
@@ -30,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tidegate.spark.session import own_session
 
     session = own_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
-    # What queries in batch are compared with: 200 tasks for each would take most of the time.
+    # Batch queries only need a few tasks.
     session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()
@@ -43,15 +43,15 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Spark's plans of the jobs that pipelines run."""
-    seen: list[str] = []
+    """Collect the physical plans of the jobs that pipelines run."""
+    collected: list[str] = []
     run = pipeline.run_job
 
     def explained(spark: Any, frame: Any, description: str) -> Any:
         capsys.readouterr()
         frame.reports.explain()
-        seen.append(capsys.readouterr().out)
+        collected.append(capsys.readouterr().out)
         return run(spark, frame, description)
 
     monkeypatch.setattr(pipeline, "run_job", explained)
-    return seen
+    return collected

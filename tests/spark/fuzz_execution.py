@@ -1,4 +1,4 @@
-"""Mutates SQL, and declares and runs on Spark what `check` accepts: an error with a code, or rows.
+"""Mutate SQL and run what `check` accepts on Spark. The result must be rows or an error with a code.
 
 python -m tests.spark.fuzz_execution --mutations 500 --seed 1
 """
@@ -28,19 +28,19 @@ from tidegate.compile.compiler import Compiled
 from tidegate.errors import TidegateError
 from tidegate.sql import statements as st
 
-# What an error of Spark, Java or Python looks like that nobody has put into words.
+# Texts of errors of Spark, Java or Python that Tidegate did not translate.
 RAW = re.compile(
     r"Traceback|org\.apache|java\.|Exception\b|SQLSTATE|\[[A-Z]+_[A-Z_.]+\]|_tg_|#\d+|"
     r"(?:Key|Type|Value|Attribute|Index|Arrow\w*|Assertion)Error"
 )
-# How the hint of an error begins that says only that a job has failed.
+# The start of a hint that only says that a job failed.
 UNEXPLAINED = "nothing is lost: after the cause"
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An error that does not say what is wrong, and the text that led to it."""
+    """An error that does not explain the cause, and the script that led to it."""
 
     kind: str
     text: str
@@ -48,13 +48,13 @@ class Finding:
 
 
 def candidates(dice: random.Random) -> Iterator[str]:
-    """Scripts that `check` accepts, each with a word or two changed, over sources in memory."""
+    """Generate scripts that `check` accepts, each with a word or two changed, over memory sources."""
     scripts = corpus(None)
     while True:
-        found = single_streams(dice.choice(scripts))
-        if not found:
+        streams = single_streams(dice.choice(scripts))
+        if not streams:
             continue
-        tokens = TOKEN.findall(dice.choice(found))
+        tokens = TOKEN.findall(dice.choice(streams))
         for _ in range(dice.choice([1, 1, 2, 3])):
             tokens = dice.choice([replace_by_alternative, replace_by_alternative, wrap])(
                 tokens, dice, []
@@ -67,7 +67,7 @@ def candidates(dice: random.Random) -> Iterator[str]:
 
 @cache
 def single_streams(text: str) -> list[str]:
-    """Each stream of a script with the sources, if it needs no more: that runs quickly."""
+    """Split a script into single streams with their sources, which run faster."""
     statements = compile_text(text).statements
     streams = [item for item in statements if isinstance(item, st.CreateStream)]
     rest = [item for item in statements if not isinstance(item, st.CreateStream | st.CreateSink)]
@@ -76,7 +76,7 @@ def single_streams(text: str) -> list[str]:
 
 
 def runs_here(compiled: Compiled) -> bool:
-    """Whether it is accepted, gives out rows, and needs nothing but memory."""
+    """Return whether a script is accepted, emits rows and needs only memory connectors."""
     if compiled.errors:
         return False
     connectors = {item.connector for item in compiled.declared if isinstance(item, Source | Sink)}
@@ -84,7 +84,7 @@ def runs_here(compiled: Compiled) -> bool:
     return bool(streams) and connectors <= {"memory", "console", "blackhole"}
 
 
-# Rows that fit a type, some of them odd
+# Rows that fit a type, including edge cases
 
 
 def _moment(dice: random.Random) -> datetime:
@@ -108,7 +108,7 @@ WHOLE = {"TINYINT", "SMALLINT", "INT", "BIGINT"}
 
 
 def rows_for(source: Source, dice: random.Random, count: int = 12) -> list[dict[str, Any]]:
-    """Rows of a source; a type that is not listed above is NULL."""
+    """Generate rows of a source. Types that are not listed above become NULL."""
     rows = []
     for _ in range(count):
         row: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def rows_for(source: Source, dice: random.Random, count: int = 12) -> list[dict[
 
 
 def probe(text: str, spark: Any, path: Path, dice: random.Random) -> Finding | None:
-    """Declare it, feed its sources, and run it to its end."""
+    """Declare a script, insert into its sources, and run it to its end."""
     try:
         with tidegate.open(path, spark=spark, show=lambda *_: None) as db:
             db.execute(text)
@@ -154,7 +154,7 @@ def _run(db: tidegate.Session, dice: random.Random) -> None:
 
 
 def findings(spark: Any, count: int, seed: int, folder: Path) -> Iterator[Finding]:
-    """What goes wrong with so many mutants."""
+    """Yield the findings of a number of mutations."""
     dice = random.Random(seed)
     texts = candidates(dice)
     for number in range(count):

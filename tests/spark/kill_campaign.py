@@ -1,6 +1,6 @@
-"""kill -9 a running pipeline at random moments, then run it to its end and compare with a batch.
+"""Kill a running pipeline at random moments, run it to its end, and compare with a batch.
 
-With power losses, what was not synced when it was killed is lost too.
+With power losses, unsynced writes are lost, too.
 
 python -m tests.spark.kill_campaign --kills 50 --losses 10 --seed 1
 """
@@ -26,15 +26,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
-from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
 from tests.support import java
 from tests.support.lossy_disk import lose_power
+from tests.support.processes import processes_of_session
+from tests.support.sessions import bag, rows_of
 from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
-# What makes every Python of a pipeline write to a disk that can lose power.
+# Makes every Python process of a pipeline write to a disk that can lose power.
 LOSSY = Path(__file__).with_name("lossy")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FILE_SECONDS = 10
@@ -44,7 +45,7 @@ TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("auction", pa.int64()), ("price", pa.int64()), ("ts", TIME)]
 )
-# The same queries over all rows at once; times are microseconds.
+# The same queries over all rows; times are microseconds.
 _SALES = """SELECT auction, us - us % 15000000 AS window_start,
         us - us % 15000000 + 15000000 AS window_end, count(*) AS n, sum(price)::BIGINT AS total,
         max(price) AS top, count(DISTINCT price % 7) AS kinds FROM bids GROUP BY ALL"""
@@ -65,21 +66,21 @@ TIMES = ("window_start", "window_end")
 
 
 class Campaign:
-    """Input that grows from round to round, and a pipeline that reads it."""
+    """An input that grows each round, and a pipeline that reads it."""
 
     def __init__(self, folder: Path, seed: int, master: str = "local[2]") -> None:
         self.random = random.Random(seed)
         self.master = master
-        self.data, self.given, self.written = (folder / name for name in ("data", "in", "out"))
+        self.data, self.inputs, self.outputs = (folder / name for name in ("data", "in", "out"))
         for name in ("bids", "asks"):
-            (self.given / name).mkdir(parents=True)
+            (self.inputs / name).mkdir(parents=True)
         self.journal = folder / "journal"
         self.lossy = False
         self.files = 0
         self.ids = 0
 
     def add_file(self) -> None:
-        """Ten seconds of rows of each source in random order; some stray into other files."""
+        """Add ten seconds of rows of each source in random order; some move to other files."""
         for source in ("bids", "asks"):
             first = START + timedelta(seconds=FILE_SECONDS * self.files)
             rows = []
@@ -94,7 +95,7 @@ class Campaign:
                         "ts": first + stray,
                     }
                 )
-            aside = self.given / source / f".{self.files:06d}.tmp"
+            aside = self.inputs / source / f".{self.files:06d}.tmp"
             if source == "bids":
                 pa.parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), aside)
                 aside.rename(aside.with_name(f"{self.files:06d}.parquet"))
@@ -105,22 +106,22 @@ class Campaign:
         self.files += 1
 
     def run_and_kill(self, files: int = 6) -> str:
-        """One life of the pipeline; returns how it ended."""
+        """Start the pipeline and kill it; return how it ended."""
         process = self._at_a_random_moment(files)
         whole = self.random.random() < 0.5
         if whole:
             os.killpg(process.pid, signal.SIGKILL)
         else:
-            # Spark's JVM outlives its Python for a moment and has to find out by itself.
+            # Spark's JVM survives its Python process until it notices that it is gone.
             process.kill()
         _forget(process)
         return f"killed {'with its JVM' if whole else 'alone'} after {self._epochs()} epochs"
 
     def run_and_lose_power(self, files: int = 6) -> str:
-        """A life that ends with all of its processes, and with what they had not synced."""
+        """Start the pipeline, kill all of its processes, and lose their unsynced writes."""
         self.lossy = True
         process = self._at_a_random_moment(files)
-        while living := of_session(process.pid):
+        while living := processes_of_session(process.pid):
             for pid in living:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -132,11 +133,11 @@ class Campaign:
         return f"lost power after {before} epochs, {self._epochs()} were kept"
 
     def _at_a_random_moment(self, files: int) -> subprocess.Popen[str]:
-        """A life that has new files to read, some time after its start."""
+        """Start the pipeline with new files and wait for a random time."""
         for _ in range(files):
             self.add_file()
         process = self._start()
-        assert process.stdout is not None, "its output is a pipe"
+        assert process.stdout is not None, "the output is a pipe"
         assert process.stdout.readline().strip() == "running", process.communicate()
         self._let_pass(self.random.randrange(files))
         time.sleep(self.random.uniform(0, 0.5))
@@ -152,32 +153,32 @@ class Campaign:
             time.sleep(0.02)
 
     def run_until_killed(self, step: str, times: int) -> int:
-        """A life that ends when a step is reached for so many times; the code of its end."""
+        """Run until a step is reached for the given time; return the exit code."""
         process = self._start("--kill", step, str(times))
         try:
             return process.wait(timeout=600)
         finally:
-            # Spark's JVM would live on for minutes, and has the other end of the pipe.
+            # Spark's JVM would continue for minutes, and it holds the other end of the pipe.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            assert process.stdout is not None, "its output is a pipe"
+            assert process.stdout is not None, "the output is a pipe"
             process.stdout.close()
 
     def run_to_end(self) -> str:
-        """Its last words."""
+        """Run to the end of the input and return the last line of output."""
         shown, _ = self._start("--until-end").communicate(timeout=600)
         return shown.splitlines()[-1] if shown else "nothing"
 
-    def _places(self) -> list[str]:
-        """Where the program finds its data, its input and its output."""
-        return [str(path) for path in (self.data, self.given, self.written)]
+    def _directories(self) -> list[str]:
+        """Return the directories of data, input and output."""
+        return [str(path) for path in (self.data, self.inputs, self.outputs)]
 
     def _start(self, *more: str) -> subprocess.Popen[str]:
-        places = self._places()
+        directories = self._directories()
         path = [str(LOSSY), str(PROGRAM.parents[2])] if self.lossy else [str(PROGRAM.parents[2])]
         more_env = {"PYTHONPATH": os.pathsep.join(path), "TIDEGATE_JOURNAL": str(self.journal)}
         return subprocess.Popen(
-            [sys.executable, str(PROGRAM), *places, *more, "--master", self.master],
+            [sys.executable, str(PROGRAM), *directories, *more, "--master", self.master],
             stdout=subprocess.PIPE,
             text=True,
             cwd=PROGRAM.parents[2],
@@ -186,35 +187,35 @@ class Campaign:
         )
 
     def differences(self) -> dict[str, tuple[int, int]]:
-        """Of every sink: rows that are missing, and rows that are too many; nothing if all fit."""
+        """Return the missing and the unexpected rows of each sink, without sinks that have none."""
         expected = {name: bag(rows) for name, rows in self.expected().items()}
-        found = {}
+        actual = {}
         for name in STREAMS:
-            kept = Subscription(open_store(str(self.data / name))).take_all()
-            found[name, "files"] = self._in_files(name)
-            found[name, "subscriber"] = bag(_without_dice(rows_of(kept)))
+            batches = Subscription(open_store(str(self.data / name))).take_all()
+            actual[name, "files"] = self._in_files(name)
+            actual[name, "subscriber"] = bag(_without_dice(rows_of(batches)))
         compared = {
             f"{name} {sink}": ((expected[name] - rows).total(), (rows - expected[name]).total())
-            for (name, sink), rows in found.items()
+            for (name, sink), rows in actual.items()
         }
-        # Rows with a random number: whoever computes them again gives another one.
-        one, two = self._in_files("cheap", dice=True), self._in_files("cheap_again", dice=True)
-        three = bag(rows_of(Subscription(open_store(str(self.data / "cheap"))).take_all()))
-        compared["cheap again"] = ((one - two).total(), (two - one).total())
-        compared["cheap to the subscriber"] = ((one - three).total(), (three - one).total())
+        # Rows with a random number: recomputing them would change it.
+        first, second = self._in_files("cheap", dice=True), self._in_files("cheap_again", dice=True)
+        third = bag(rows_of(Subscription(open_store(str(self.data / "cheap"))).take_all()))
+        compared["cheap again"] = ((first - second).total(), (second - first).total())
+        compared["cheap to the subscriber"] = ((first - third).total(), (third - first).total())
         return {name: pair for name, pair in compared.items() if any(pair)}
 
     def _in_files(self, name: str, dice: bool = False) -> Counter[str]:
-        paths = sorted((self.written / name).glob("*.parquet"))
+        paths = sorted((self.outputs / name).glob("*.parquet"))
         rows = [row for path in paths for row in pa.parquet.read_table(path).to_pylist()]
         return bag(rows if dice else _without_dice(rows))
 
     def expected(self) -> dict[str, list[dict[str, Any]]]:
-        """What a batch makes of all rows."""
-        bids = pa.parquet.read_table(self.given / "bids")
+        """Compute the rows of each stream in a batch."""
+        bids = pa.parquet.read_table(self.inputs / "bids")
         lines = [
             json.loads(line)
-            for path in (self.given / "asks").glob("*.json")
+            for path in (self.inputs / "asks").glob("*.json")
             for line in path.read_text().splitlines()
         ]
         parsed = [{**line, "ts": datetime.fromisoformat(line["ts"])} for line in lines]
@@ -227,19 +228,8 @@ class Campaign:
 
 def _forget(process: subprocess.Popen[str]) -> None:
     process.wait()
-    assert process.stdout is not None, "its output is a pipe"
+    assert process.stdout is not None, "the output is a pipe"
     process.stdout.close()
-
-
-def of_session(leader: int) -> list[int]:
-    """The processes of a session that still run: Spark's daemon has a process group of its own."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
 
 
 def _without_dice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

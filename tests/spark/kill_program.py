@@ -1,4 +1,4 @@
-"""Six streams over two sources that run until they are killed, or to their end.
+"""Run six streams over two sources until they are killed, or to the end of the input.
 
 python kill_program.py DATA_DIR IN_DIR OUT_DIR [--until-end] [--kill STEP TIMES] [--master URL]
 """
@@ -57,20 +57,20 @@ STREAMS = ("sales", "busy", "visits", "pairs", "best", "cheap")
 
 
 def kill_at(step: str, times: int) -> None:
-    """Die when a step is reached for so many times."""
-    left = [times]
+    """Kill this process when a step is reached for the given time."""
+    remaining = [times]
 
     def reached(here: EpochStep) -> None:
         if here.value == step:
-            left[0] -= 1
-            if left[0] == 0:
+            remaining[0] -= 1
+            if remaining[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     pipeline.reached = reached
 
 
 def main() -> None:
-    data, given, out = sys.argv[1:4]
+    data, inputs, out = sys.argv[1:4]
     until_end = "--until-end" in sys.argv
     if "--kill" in sys.argv:
         at = sys.argv.index("--kill")
@@ -80,7 +80,7 @@ def main() -> None:
         master = sys.argv[sys.argv.index("--master") + 1]
     config = {"key_groups": 4, "shared_disk": True}
     with tidegate.open(data, master=master, config=config) as session:
-        session.execute(SCRIPT.format(given=given, out=out))
+        session.execute(SCRIPT.format(given=inputs, out=out))
         for stream in STREAMS:
             session.subscribe(stream)
         session.start(until_end=until_end)

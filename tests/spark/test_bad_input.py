@@ -1,4 +1,4 @@
-"""Input that cannot be right: one clear error, nothing lost, nothing doubled."""
+"""Invalid input is one clear error and loses or duplicates no rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import tidegate
-from tests.spark.helpers import open_with, rows_of, run_to_end, standing
+from tests.support.sessions import open_with, rows_of, run_to_end, standing
 from tidegate.errors import RunError, TidegateError
 
 pytestmark = pytest.mark.spark
@@ -34,17 +34,15 @@ def failure(spark: Any, data: Path, script: str) -> TidegateError:
     return caught.value
 
 
-def test_a_csv_header_in_another_order_is_rejected_not_swapped(
-    spark: Any, data: Path, tmp_path: Path
-) -> None:
+def test_csv_header_in_another_order_is_rejected(spark: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "1.csv").write_text('last,first\nSmith,"A ""n"" n"\n')
     error = failure(spark, data, files_source(folder, "first STRING, last STRING", "csv"))
     assert error.code == "TG-523"
     assert "it has last, first; declared are first, last" in error.message
-    again = files_source(folder, "last STRING, first STRING", "csv")
-    (row,) = rows_of(run_to_end(data, spark, again, "t"))
+    script = files_source(folder, "last STRING, first STRING", "csv")
+    (row,) = rows_of(run_to_end(data, spark, script, "t"))
     assert row == {"last": "Smith", "first": 'A "n" n'}
 
 
@@ -73,7 +71,7 @@ SOME = "INSERT INTO s VALUES (1, '1'), (7, '%Y'), (3, '3');"
             "try_cast(x AS …)",
             "CAST(p AS INT)",
         ),
-        # Below an operator, and above one; in this query, and in one that it reads.
+        # Below and above an operator, in the same query and in one that it reads.
         (
             "SELECT max(CAST(p AS INT)) AS x, count(*) AS n FROM s GROUP BY v EMIT CHANGES",
             'The value \'%Y\' of the type "STRING" cannot be cast to "INT"',
@@ -95,7 +93,7 @@ SOME = "INSERT INTO s VALUES (1, '1'), (7, '%Y'), (3, '3');"
         ),
     ],
 )
-def test_an_expression_that_fails_says_where_it_is_on_which_row_and_what_to_write(
+def test_failing_expression_shows_location_row_and_hint(
     spark: Any, data: Path, query: str, message: str, hint: str, marked: str | None
 ) -> None:
     name = "t0" if "t0" in query else "t"
@@ -105,7 +103,7 @@ def test_an_expression_that_fails_says_where_it_is_on_which_row_and_what_to_writ
     assert hint in (error.hint or "")
     assert "spark.sql" not in error.render()
     if marked is None:
-        assert error.location is None, "Spark does not tell where it was"
+        assert error.location is None, "Spark does not report the place"
         return
     assert error.location is not None
     assert error.location.text[error.location.start : error.location.end] == marked
@@ -113,9 +111,7 @@ def test_an_expression_that_fails_says_where_it_is_on_which_row_and_what_to_writ
     assert 7 in row.values() or "%Y" in row.values()
 
 
-def test_a_parquet_type_that_does_not_fit_says_which(
-    spark: Any, data: Path, tmp_path: Path
-) -> None:
+def test_parquet_type_mismatch_names_both_types(spark: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     pa.parquet.write_table(pa.table({"a": [1]}), folder / "1.parquet")
@@ -126,9 +122,7 @@ def test_a_parquet_type_that_does_not_fit_says_which(
     assert rows_of(run_to_end(data, spark, script, "t")) == [{"a": 1}]
 
 
-def test_bytes_that_are_no_text_reach_the_dead_letters(
-    spark: Any, data: Path, tmp_path: Path
-) -> None:
+def test_invalid_utf8_becomes_a_dead_letter(spark: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "1.json").write_bytes(b'{"a": 1}\n{"a": \xff\xfe\x00}\n')
@@ -141,7 +135,7 @@ def test_bytes_that_are_no_text_reach_the_dead_letters(
         assert letter["record"].startswith('{"a": ')
 
 
-def test_a_pipeline_that_starts_anew_does_not_double_what_was_written(
+def test_new_pipeline_does_not_duplicate_rows_of_an_existing_sink(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -160,7 +154,7 @@ def test_a_pipeline_that_starts_anew_does_not_double_what_was_written(
     assert spark.read.parquet(str(out)).count() == 20
 
 
-def test_rows_of_every_shape_or_one_clear_error(spark: Any, data: Path) -> None:
+def test_insert_accepts_rows_of_every_kind_or_fails_with_one_error(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (a INT) WITH (connector = 'memory'); CREATE STREAM t AS SELECT a FROM s;"
     )
@@ -173,7 +167,7 @@ def test_rows_of_every_shape_or_one_clear_error(spark: Any, data: Path) -> None:
             assert caught.value.code == "TG-309"
 
 
-def test_texts_of_a_data_frame_fit_as_those_of_dicts_do(spark: Any, data: Path) -> None:
+def test_texts_convert_alike_from_data_frames_and_dicts(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (ts TIMESTAMP, d DATE, m DECIMAL(10, 2)) WITH (connector = 'memory'); "
         "CREATE STREAM t AS SELECT * FROM s;"
@@ -193,7 +187,7 @@ def test_texts_of_a_data_frame_fit_as_those_of_dicts_do(spark: Any, data: Path) 
         assert first["ts"] == datetime(2026, 1, 1, 10, tzinfo=UTC)
 
 
-def test_inserted_values_fit_their_columns_one_by_one(spark: Any, data: Path) -> None:
+def test_inserted_values_are_converted_per_column(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (id INT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory',"
         " dead_letters = 'bad'); CREATE STREAM t AS SELECT * FROM s;"
@@ -225,7 +219,7 @@ def test_inserted_values_fit_their_columns_one_by_one(spark: Any, data: Path) ->
         assert sorted(row["id"] for row in rows_of(out.take_all())) == [1, 2, 6, 7]
 
 
-def test_a_closed_session_does_nothing_more(spark: Any, data: Path) -> None:
+def test_closed_session_rejects_calls(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (a INT) WITH (connector = 'memory'); CREATE STREAM t AS SELECT a FROM s;"
     )
@@ -246,7 +240,7 @@ def test_a_closed_session_does_nothing_more(spark: Any, data: Path) -> None:
         assert caught.value.code == "TG-506"
 
 
-def test_a_directory_of_somebody_elses_is_left_alone(spark: Any, tmp_path: Path) -> None:
+def test_foreign_directory_is_rejected(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(RunError) as caught:
         tidegate.open(tmp_path, spark=spark)
@@ -254,9 +248,7 @@ def test_a_directory_of_somebody_elses_is_left_alone(spark: Any, tmp_path: Path)
     assert "not a data directory of Tidegate" in caught.value.message
 
 
-def test_a_sink_that_cannot_hold_the_types_is_rejected_when_declared(
-    spark: Any, data: Path
-) -> None:
+def test_sink_with_unsupported_types_is_rejected_when_declared(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (a INT, xs ARRAY<INT>) WITH (connector = 'memory');"
         "CREATE STREAM t AS SELECT a, xs FROM s;"
@@ -276,26 +268,24 @@ def test_a_sink_that_cannot_hold_the_types_is_rejected_when_declared(
             assert session.catalog.get("o") is None
 
 
-def test_upserts_of_one_epoch_keep_the_order_in_which_they_were_inserted(
-    spark: Any, data: Path
-) -> None:
-    """Spark reads the larger of two inserts first: the last row of a key must not be the old one."""
+def test_upserts_of_one_epoch_apply_in_insert_order(spark: Any, data: Path) -> None:
+    """Spark reads the larger of two inserts first; the last row of a key must still win."""
     script = (
         "CREATE SOURCE s (id INT, v STRING, PRIMARY KEY (id)) WITH (connector = 'memory');"
         "CREATE STREAM t AS SELECT id, v FROM s;"
     )
-    many = [(n, "x" * 50 + str(n)) for n in range(2, 2000)]
+    others = [(n, "x" * 50 + str(n)) for n in range(2, 2000)]
     with open_with(data, spark, script) as session:
         session.insert("s", [(1, "old")])
-        session.insert("s", [(1, "new"), *many])
+        session.insert("s", [(1, "new"), *others])
         stream = session.subscribe("t")
         session.start()
         session.wait()
         (epoch,) = stream.take_all()
         assert [row["v"] for row in epoch.table.to_pylist() if row["id"] == 1] == ["new"]
-        assert epoch.table.num_rows == 1 + len(many)
+        assert epoch.table.num_rows == 1 + len(others)
     with open_with(data, spark, script) as session:
-        session.insert("s", [(1, "newer"), *many])
+        session.insert("s", [(1, "newer"), *others])
         session.insert("s", [(1, "newest"), (1, "new"), (2, "two"), (1, "last")])
         stream = session.subscribe("t")
         session.start(until_end=True)
@@ -303,5 +293,5 @@ def test_upserts_of_one_epoch_keep_the_order_in_which_they_were_inserted(
         _, second, *_ = epochs = stream.take_all()
         changed = {(row["_op"], row["id"]) for row in second.table.to_pylist()}
         assert changed == {("-U", 1), ("+U", 1), ("-U", 2), ("+U", 2)}
-        left = {row["id"]: row["v"] for row in standing(rows_of(epochs))}
-        assert left == {**dict(many), 1: "last", 2: "two"}
+        values = {row["id"]: row["v"] for row in standing(rows_of(epochs))}
+        assert values == {**dict(others), 1: "last", 2: "two"}

@@ -1,25 +1,19 @@
-"""Rows that are retracted, and upserts by key, from memory and from files."""
+"""Retractions and upserts by key, from memory and from files."""
 
 from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, play_with_restart, rows_of, standing
+from tests.support.event_time import at
+from tests.support.sessions import open_with, play_with_restart, rows_of, standing
 
 pytestmark = pytest.mark.spark
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
 
 
 def change(op: str, k: str, v: int, seconds: float) -> dict[str, Any]:
@@ -30,9 +24,7 @@ def order(op: str, number: int, state: str | None, amount: str | None) -> dict[s
     return {"_op": op, "id": number, "state": state, "amount": amount, "ts": at(number)}
 
 
-def test_aggregates_follow_rows_that_are_taken_back_and_replaced(
-    spark: Any, data: Path, tmp_path: Path
-) -> None:
+def test_aggregates_follow_retractions_and_upserts(spark: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     script = (
@@ -60,7 +52,7 @@ def test_aggregates_follow_rows_that_are_taken_back_and_replaced(
             "orders": [order("+I", 1, "open", "10.00"), order("+I", 2, "open", "5.50")],
         },
         {
-            # The largest goes, the last row of b goes, and a row comes back in the same epoch.
+            # Retract the maximum of a and the last row of b; another row is retracted in its own epoch.
             "c": [change("-D", "a", 9, 2), change("-U", "b", 1, 3), change("+I", "a", 2, 12)],
             "orders": [order("+U", 1, "paid", "10.00"), order("-D", 2, None, None)],
         },
@@ -70,21 +62,21 @@ def test_aggregates_follow_rows_that_are_taken_back_and_replaced(
         },
     ]
     streams = ("sums", "windows", "by_state", "cities")
-    found = play_with_restart(data, spark, script, streams, steps, key_groups=4)
-    sums = [[tuple(r.values()) for r in b.table.to_pylist()] for b in found["sums"]]
+    batches = play_with_restart(data, spark, script, streams, steps, key_groups=4)
+    sums = [[tuple(r.values()) for r in b.table.to_pylist()] for b in batches["sums"]]
     assert sorted(sums[0]) == [("a", 14, 5, 9, "+I"), ("b", 1, 1, 1, "+I")]
     assert sorted(sums[1]) == [("a", 7, 2, 5, "+U"), ("b", 1, 1, 1, "-D")]
     assert not any(sums[2:])
-    closed = [tuple(row.values()) for row in rows_of(found["windows"])]
+    closed = [tuple(row.values()) for row in rows_of(batches["windows"])]
     assert sorted(closed) == [("a", at(0), 1, 5), ("a", at(10), 1, 2)]
-    assert standing(rows_of(found["by_state"])) == [
+    assert standing(rows_of(batches["by_state"])) == [
         {"state": "paid", "n": 2, "amount": Decimal("11.25")}
     ]
-    assert standing(rows_of(found["cities"])) == [{"city": "c2", "n": 5}]
+    assert standing(rows_of(batches["cities"])) == [{"city": "c2", "n": 5}]
 
 
 @pytest.mark.parametrize("options", ["", "WITH (state_ttl = '1 day')"])
-def test_an_older_file_does_not_bring_a_deleted_key_back(
+def test_older_file_does_not_restore_a_deleted_key(
     spark: Any, data: Path, tmp_path: Path, options: str
 ) -> None:
     folder = tmp_path / "in"
@@ -115,5 +107,5 @@ def test_an_older_file_does_not_bring_a_deleted_key_back(
             subscription = session.subscribe("t")
             session.start(available_now=True)
             session.wait()
-            left = standing(rows_of(subscription.take_all()))
-        assert {row["id"]: row["v"] for row in left} == expected[number]
+            remaining = standing(rows_of(subscription.take_all()))
+        assert {row["id"]: row["v"] for row in remaining} == expected[number]

@@ -1,4 +1,4 @@
-"""Checkpoints on Spark: totals go on after a restart, and go back with a restore."""
+"""Checkpoints on Spark: totals continue after a restart, and a restore rolls them back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 from tidegate.errors import RunError
 from tidegate.session.session import Session
 
@@ -34,12 +34,12 @@ def last_total(batches: Any) -> int:
     return int(rows_of(batches)[-1]["total"])
 
 
-def written(path: Path) -> list[int]:
+def amounts_in(path: Path) -> list[int]:
     files = path.glob("*.parquet")
     return sorted(n for file in files for n in pq.read_table(file).column("amount").to_pylist())
 
 
-def test_totals_go_on_from_a_checkpoint_and_go_back_with_a_restore(
+def test_totals_continue_after_restart_and_roll_back_on_restore(
     data: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     out = tmp_path / "out"
@@ -57,19 +57,21 @@ def test_totals_go_on_from_a_checkpoint_and_go_back_with_a_restore(
         totals.take_all()
         session.start()
         sell(session, 30)
-        assert last_total(totals.take_all()) == 61, "totals continue after a restart"
+        assert last_total(totals.take_all()) == 61, "totals did not continue after the restart"
         with pytest.raises(RunError, match="cannot roll them back"):
             session.execute("RESTORE FROM CHECKPOINT 'first';")
         sell(session, 2)
-        assert last_total(totals.take_all()) == 63, "a rejection stops nothing"
-        # In one go, while it runs: what came after the checkpoint is read again.
+        assert last_total(totals.take_all()) == 63, "the rejection stopped the pipeline"
+        # Restore while the pipeline runs: it reads the rows after the checkpoint again.
         session.execute("RESTORE FROM CHECKPOINT 'first' WITH (sinks = 'keep');")
         assert [warning.code for warning in session.warnings] == ["TG-610"]
         session.wait()
         with pytest.raises(RunError, match="was restored to epoch 0"):
             totals.take_all()
-        assert last_total(totals.take_all()) == 63, "11 of the checkpoint, 52 read again"
-        assert written(out) == [10, 20, 20, 30, 30]
+        assert last_total(totals.take_all()) == 63, (
+            "expected 11 from the checkpoint and 52 read again"
+        )
+        assert amounts_in(out) == [10, 20, 20, 30, 30]
         assert session.checkpoints()[0].generation == 1
         session.stop()
         session.drop_checkpoint("first")
@@ -78,6 +80,6 @@ def test_totals_go_on_from_a_checkpoint_and_go_back_with_a_restore(
         session.start()
         sell(session, 40)
         batches = totals.take_all()
-        assert last_total(batches) == 103, "the new generation goes on after a restart"
+        assert last_total(batches) == 103, "the new generation did not continue after the restart"
         assert rows_of(batches)[0]["total"] == 11
-        assert written(out) == [10, 20, 20, 30, 30, 40]
+        assert amounts_in(out) == [10, 20, 20, 30, 30, 40]

@@ -1,4 +1,4 @@
-"""The command line on a real Spark, as processes: pipes, terminals and signals."""
+"""The command line on Spark, run as processes in pipes and terminals and with signals."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ import tidegate
 
 pytestmark = pytest.mark.spark
 
-# Generous: the machines that run this are small and busy.
+# Test machines are small and busy.
 PATIENCE_SECONDS = 180
 ROOT = Path(tidegate.__file__).parents[1]
-# The size of the screen is that of the terminal that a test makes, whatever runs the tests says.
+# Tests set the size of the terminal themselves.
 _INHERITED = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
 ENVIRONMENT = {**_INHERITED, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TERM": "xterm"}
 COMMAND = [sys.executable, "-m", "tidegate.cli.main"]
@@ -56,12 +56,12 @@ def tidegate_command(*arguments: str, stdin: str = "") -> subprocess.CompletedPr
 
 
 @pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 class Terminal:
-    """A process on a terminal of its own, so that Ctrl-C reaches everyone it would reach."""
+    """A process on its own terminal, so that Ctrl-C reaches the whole process group."""
 
     def __init__(self, *arguments: str) -> None:
         self.master, slave = pty.openpty()
@@ -92,7 +92,7 @@ class Terminal:
     def _read(self) -> bool:
         if not select.select([self.master], [], [], 0.2)[0]:
             return False
-        # Reading a terminal that nobody holds any more is an error on Linux.
+        # Linux returns an error for a terminal that no process has open.
         with contextlib.suppress(OSError):
             chunk = os.read(self.master, 65536)
             self.text += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", chunk.decode("utf-8", "replace"))
@@ -122,7 +122,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         item.close()
 
 
-def test_run_to_the_end_in_a_pipe_and_go_on() -> None:
+def test_run_to_the_end_in_a_pipe_and_resume() -> None:
     script = BIDS.replace("DIVISOR", "1")
     insert = "INSERT INTO bids VALUES (1, 20), (2, 5), (NULL, 30);"
     Path("demo.sql").write_text(script + insert + "SHOW SOURCES;")
@@ -134,12 +134,12 @@ def test_run_to_the_end_in_a_pipe_and_go_on() -> None:
     assert done.stdout.splitlines()[-1].startswith("dear: finished, epoch 0, 3 rows in, 2 rows out")
 
     Path("demo.sql").write_text(script)
-    again = tidegate_command("run", "demo.sql", "--until-end")
-    assert (again.returncode, again.stderr) == (0, "")
-    assert "auction" not in again.stdout, "rows of the first run came again"
+    resumed = tidegate_command("run", "demo.sql", "--until-end")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert "auction" not in resumed.stdout, "rows of the first run were emitted again"
 
 
-def test_a_failing_stream_is_one_clear_error() -> None:
+def test_failing_stream_is_one_clear_error() -> None:
     insert = "INSERT INTO bids VALUES (1, 20);"
     Path("demo.sql").write_text(BIDS.replace("DIVISOR", "(auction - 1)") + insert)
     done = tidegate_command("run", "demo.sql", "--until-end")
@@ -148,7 +148,7 @@ def test_a_failing_stream_is_one_clear_error() -> None:
     assert "Traceback" not in done.stderr and "\tat " not in done.stderr
 
 
-def test_ctrl_c_once_and_twice(terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_stops_and_a_second_one_aborts(terminal: Callable[..., Terminal]) -> None:
     Path("endless.sql").write_text(ENDLESS)
     first = terminal("run", "endless.sql")
     text = first.read_until(lambda text: "even · epoch 1" in text and "lag" in text)
@@ -164,15 +164,15 @@ def test_ctrl_c_once_and_twice(terminal: Callable[..., Terminal]) -> None:
     assert "stopping…" in first.text and "stopped" in first.text
     assert "Traceback" not in first.text
 
-    again = terminal("run", "endless.sql")
-    again.read_until(lambda text: "even · epoch" in text)
-    assert "even · epoch 0\r\n" not in again.text, "it did not go on where it was"
-    again.press("\x03")
-    # The first one is noticed: the second comes while the streams are being stopped, or just after.
-    again.read_until(lambda text: "stopping" in text)
-    again.press("\x03")
-    assert again.wait() in (0, 130)
-    assert "Traceback" not in again.text
+    resumed = terminal("run", "endless.sql")
+    resumed.read_until(lambda text: "even · epoch" in text)
+    assert "even · epoch 0\r\n" not in resumed.text, "it did not resume after the last epoch"
+    resumed.press("\x03")
+    # The second Ctrl-C follows while the streams are being stopped, or just after.
+    resumed.read_until(lambda text: "stopping" in text)
+    resumed.press("\x03")
+    assert resumed.wait() in (0, 130)
+    assert "Traceback" not in resumed.text
 
 
 def test_shell_in_a_pipe() -> None:

@@ -1,24 +1,24 @@
-"""Faults on Spark: tasks that die, state that is damaged, disks that are full or read-only."""
+"""Faults on Spark: dying tasks, damaged state, full and read-only disks."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, open_with, play, rows_of
+from tests.support.event_time import START, row
+from tests.support.sessions import bag, open_with, play, rows_of
 from tidegate.errors import DataDirectoryError, TidegateError
 from tidegate.runtime.pipeline import Pipeline
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SCRIPT = (
     "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -27,37 +27,33 @@ SCRIPT = (
 )
 
 
-def row(k: str, v: int, seconds: float) -> dict[str, Any]:
-    return {"k": k, "v": v, "ts": START + timedelta(seconds=seconds)}
-
-
 FIRST = [row(k, n, n) for n in range(8) for k in "abc"]
 SECOND = [row(k, 10 + n, 9 + n) for n in range(8) for k in "abc"]
 
 
 def totals(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
-    """The sums of all windows of these rows."""
-    found: dict[tuple[str, int], int] = {}
+    """Return the sums of all windows of rows."""
+    sums: dict[tuple[str, int], int] = {}
     for item in rows:
         end = (int((item["ts"] - START).total_seconds()) // 10 + 1) * 10
-        found[item["k"], end] = found.get((item["k"], end), 0) + item["v"]
-    return sorted((k, end, total) for (k, end), total in found.items())
+        sums[item["k"], end] = sums.get((item["k"], end), 0) + item["v"]
+    return sorted((k, end, total) for (k, end), total in sums.items())
 
 
-def told(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+def window_totals(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     seconds = [int((r["window_end"] - START).total_seconds()) for r in rows]
     return sorted((r["k"], end, r["total"]) for r, end in zip(rows, seconds, strict=True))
 
 
-def to_the_end(data: Path, spark: Any) -> list[tuple[str, int, int]]:
+def run_to_input_end(data: Path, spark: Any) -> list[tuple[str, int, int]]:
     with open_with(data, spark, SCRIPT, key_groups=4) as session:
         out = session.subscribe("w")
         session.start(until_end=True)
         session.wait()
-        return told(rows_of(out.take_all()))
+        return window_totals(rows_of(out.take_all()))
 
 
-def first_epoch(data: Path, spark: Any) -> None:
+def run_first_epoch(data: Path, spark: Any) -> None:
     with open_with(data, spark, SCRIPT, key_groups=4) as session:
         session.subscribe("w")
         session.start()
@@ -69,10 +65,10 @@ def first_epoch(data: Path, spark: Any) -> None:
 # Tasks
 
 
-def test_a_worker_that_dies_in_its_task_is_replaced_and_rows_are_the_same(
+def test_killed_worker_is_replaced_without_changing_rows(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
-    """The function of a stream kills the Python worker that calls it, once."""
+    """The function of a stream kills its Python worker once."""
     flag = tmp_path / "dead"
 
     def deadly(value: int) -> int:
@@ -92,7 +88,7 @@ def test_a_worker_that_dies_in_its_task_is_replaced_and_rows_are_the_same(
         session.start(until_end=True)
         session.wait()
         assert flag.exists()
-        assert told(rows_of(out.take_all())) == totals(FIRST + SECOND)
+        assert window_totals(rows_of(out.take_all())) == totals(FIRST + SECOND)
 
 
 # State
@@ -103,16 +99,16 @@ def state_files(data: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
-def test_damaged_state_stops_with_one_clear_error_and_a_copy_goes_on(
+def test_damaged_state_is_one_error_and_a_backup_continues(
     spark: Any, data: Path, damage: str
 ) -> None:
-    first_epoch(data, spark)
+    run_first_epoch(data, spark)
     whole = {file: file.read_bytes() for file in state_files(data)}
     for file, content in whole.items():
         middle = len(content) // 2
         file.unlink()
         if damage == "flipped":
-            # Every byte in the middle third, so that some entry is hit.
+            # Change every byte in the middle third, to hit an entry.
             third = len(content) // 3
             hurt = bytes(byte ^ 1 for byte in content[third : 2 * third])
             file.write_bytes(content[:third] + hurt + content[2 * third :])
@@ -131,13 +127,13 @@ def test_damaged_state_stops_with_one_clear_error_and_a_copy_goes_on(
     for file, content in whole.items():
         file.unlink(missing_ok=True)
         file.write_bytes(content)
-    assert to_the_end(data, spark) == totals(FIRST + SECOND)
+    assert run_to_input_end(data, spark) == totals(FIRST + SECOND)
 
 
-# Two processes, and one that should be dead
+# Two processes on one directory
 
 
-def test_a_data_directory_is_open_once(spark: Any, data: Path) -> None:
+def test_data_directory_is_opened_by_one_process(spark: Any, data: Path) -> None:
     with (
         open_with(data, spark, SCRIPT),
         pytest.raises(DataDirectoryError) as caught,
@@ -146,11 +142,9 @@ def test_a_data_directory_is_open_once(spark: Any, data: Path) -> None:
     assert caught.value.code == "TG-602" and str(os.getpid()) in caught.value.message
 
 
-def test_a_zombie_that_wakes_up_after_its_successor_began_stops_and_nothing_is_lost(
-    spark: Any, data: Path
-) -> None:
-    """Two drivers on one store: the lock of the directory has let one through."""
-    first_epoch(data, spark)
+def test_zombie_driver_stops_without_losing_rows(spark: Any, data: Path) -> None:
+    """Two drivers write to one store, as if the lock of the directory did not work."""
+    run_first_epoch(data, spark)
     with open_with(data, spark, SCRIPT, key_groups=4) as session:
         out = session.subscribe("w")
         session.start()
@@ -162,7 +156,7 @@ def test_a_zombie_that_wakes_up_after_its_successor_began_stops_and_nothing_is_l
         zombie.wait(60)
         later = [row(k, 5, 30 + n) for n in range(3) for k in "ab"]
         session.insert("s", later)
-        # Both see the rows; only one of them can decide the epoch.
+        # Both see the rows; only one of them can commit the epoch.
         for pipeline in (zombie, running):
             pipeline.wake()
         codes = []
@@ -174,7 +168,7 @@ def test_a_zombie_that_wakes_up_after_its_successor_began_stops_and_nothing_is_l
         assert codes == ["TG-602"]
         zombie.stop()
         out.close()
-    assert to_the_end(data, spark) == totals(FIRST + SECOND + later)
+    assert run_to_input_end(data, spark) == totals(FIRST + SECOND + later)
 
 
 # Disks
@@ -182,7 +176,7 @@ def test_a_zombie_that_wakes_up_after_its_successor_began_stops_and_nothing_is_l
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB."""
+    """Mount a disk of 2 MB."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
@@ -198,7 +192,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("full", ["data", "sink"])
-def test_a_full_disk_stops_with_one_clear_error_and_with_room_it_goes_on(
+def test_full_disk_is_one_error_and_the_stream_continues_with_free_space(
     spark: Any, data: Path, tmp_path: Path, small_disk: Path, full: str
 ) -> None:
     place = small_disk / "data" if full == "data" else data
@@ -227,13 +221,13 @@ def test_a_full_disk_stops_with_one_clear_error_and_with_room_it_goes_on(
         filler.unlink()
         session.start(until_end=True)
         session.wait()
-    found = spark.read.schema("k STRING, window_end TIMESTAMP, total BIGINT").json(str(target))
-    rows = [r.asDict() for r in found.collect()]
+    frame = spark.read.schema("k STRING, window_end TIMESTAMP, total BIGINT").json(str(target))
+    rows = [r.asDict() for r in frame.collect()]
     rows = [{**r, "window_end": r["window_end"].replace(tzinfo=UTC)} for r in rows]
-    assert told(rows) == totals(FIRST + SECOND)
+    assert window_totals(rows) == totals(FIRST + SECOND)
 
 
-def test_a_target_that_is_read_only_is_rejected_before_anything_runs(
+def test_read_only_target_is_rejected_before_the_start(
     spark: Any, data: Path, small_disk: Path
 ) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -253,7 +247,7 @@ def test_a_target_that_is_read_only_is_rejected_before_anything_runs(
 # The same rows in all sinks
 
 
-def test_a_random_number_is_the_same_in_all_sinks_also_when_a_commit_failed(
+def test_random_numbers_agree_in_all_sinks_after_a_failed_commit(
     spark: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidegate.connectors.files.sink import FilesSink
@@ -282,6 +276,6 @@ def test_a_random_number_is_the_same_in_all_sinks_also_when_a_commit_failed(
         session.stop()
         session.start(until_end=True)
         session.wait()
-    one, two = (spark.read.parquet(f"{tmp_path}/{name}") for name in ("one", "two"))
-    assert bag(one.toArrow().to_pylist()) == bag(two.toArrow().to_pylist())
-    assert one.count() == len(FIRST + SECOND)
+    first, second = (spark.read.parquet(f"{tmp_path}/{name}") for name in ("one", "two"))
+    assert bag(first.toArrow().to_pylist()) == bag(second.toArrow().to_pylist())
+    assert first.count() == len(FIRST + SECOND)

@@ -1,4 +1,4 @@
-"""Scripts that write files, run again and again: INSERT once, files merged, columns kept."""
+"""Scripts with files sinks that run repeatedly: INSERTs run once, files are merged, columns are kept."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CREATE SINK csv FROM t WITH (connector = 'files', path = '{out}/csv', format = '
 """
 
 
-def test_a_script_that_is_run_again_goes_on(spark: Any, data: Path, tmp_path: Path) -> None:
+def test_repeated_script_continues(spark: Any, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    def played(more: str = "", columns: str = "k, v", command: str = "") -> list[str]:
-        """Run it on what is there; returns what its INSERTs say."""
+    def run_script(more: str = "", columns: str = "k, v", command: str = "") -> list[str]:
+        """Run the script on the existing data directory; return the messages of its INSERTs."""
         text = SCRIPT.format(more=more, columns=columns, out=out)
         with tidegate.open(data, spark=spark) as session:
-            said = [str(result.text) for result in session.execute(text)]
+            messages = [str(result.text) for result in session.execute(text)]
             session.start(available_now=True)
             session.wait()
             if command:
@@ -43,29 +43,29 @@ def test_a_script_that_is_run_again_goes_on(spark: Any, data: Path, tmp_path: Pa
                     session.execute(command)
                 session.start(available_now=True)
                 session.wait()
-        return said
+        return messages
 
     def stored() -> Counter[tuple[str, int]]:
         parquet = spark.read.parquet(str(out / "parquet")).select("k", "v").collect()
         csv = spark.read.schema("k STRING, v BIGINT").option("header", True).csv(str(out / "csv"))
-        found = Counter((row.k, row.v) for row in parquet)
-        assert found == Counter((row.k, row.v) for row in csv.collect())
-        return found
+        counts = Counter((row.k, row.v) for row in parquet)
+        assert counts == Counter((row.k, row.v) for row in csv.collect())
+        return counts
 
-    assert played() == ["2 rows inserted into s", *["1 row inserted into s"] * 2]
+    assert run_script() == ["2 rows inserted into s", *["1 row inserted into s"] * 2]
     expected = Counter({("a", 1): 1, ("b", 1): 1, ("a", 2): 2})
     assert stored() == expected
     before = "0 rows inserted into s: this INSERT has already been executed"
-    # What is new in the script is inserted, what is typed is inserted as often as it is typed.
+    # New INSERTs of the script run once; a typed INSERT runs as often as it is typed.
     more = "INSERT INTO s VALUES ('c', 3);"
     command = "INSERT INTO s VALUES ('c', 3);"
-    assert played(more, command=command) == [before] * 3 + ["1 row inserted into s"]
-    assert played(more) == [before] * 4
+    assert run_script(more, command=command) == [before] * 3 + ["1 row inserted into s"]
+    assert run_script(more) == [before] * 4
     assert stored() == expected + Counter({("c", 3): 3})
     names = {sink: [p.name for p in (out / sink).rglob("*-to-*.*")] for sink in ("parquet", "csv")}
     assert len(names["parquet"]) == 2 and len(names["csv"]) == 1
     with pytest.raises(RunError) as caught:
-        played(columns="k, CAST(v AS STRING) AS v")
+        run_script(columns="k, CAST(v AS STRING) AS v")
     assert "the column v was BIGINT and is now STRING" in caught.value.message
     assert "CREATE SINK parquet" in caught.value.render()
     assert stored() == expected + Counter({("c", 3): 3})

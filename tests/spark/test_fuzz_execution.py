@@ -1,4 +1,4 @@
-"""A few mutants of `fuzz_execution`, which runs as many as one likes."""
+"""Run a few mutations of `fuzz_execution`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tests.spark.fuzz_execution import findings
 pytestmark = pytest.mark.spark
 
 
-def test_what_check_accepts_runs_or_says_why_not(spark: Any, tmp_path: Path) -> None:
-    found = list(findings(spark, count=6, seed=1, folder=tmp_path))
-    assert not found, "\n\n".join(f"{item.text}\n{item.error}" for item in found)
+def test_accepted_mutations_run_or_fail_with_an_explanation(spark: Any, tmp_path: Path) -> None:
+    results = list(findings(spark, count=6, seed=1, folder=tmp_path))
+    assert not results, "\n\n".join(f"{item.text}\n{item.error}" for item in results)

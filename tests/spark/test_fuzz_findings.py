@@ -1,4 +1,4 @@
-"""What the fuzzer found: each of these once gave rows that a batch run does not."""
+"""Findings of the fuzzer: queries whose rows once differed from a batch run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, open_with, rows_of, run_to_end
+from tests.support.sessions import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark
@@ -23,7 +23,7 @@ AT = datetime(2020, 1, 1, 10, 0, 0, 123456, tzinfo=UTC)
 ROWS = [(1, 10, [1, 2], "2020-01-01 10:00:00", date(2020, 1, 1), AT, {"q": 1, "Q2": 2})]
 
 
-def test_queries_give_what_batch_gives(spark: Any, data: Path) -> None:
+def test_queries_equal_batch(spark: Any, data: Path) -> None:
     queries = [
         "SELECT array(id, x)[1] AS c FROM t",
         "SELECT transform(xs, x -> x + t.x) AS c, filter(xs, X -> x > t.id) AS e FROM t",
@@ -53,7 +53,7 @@ def test_queries_give_what_batch_gives(spark: Any, data: Path) -> None:
             assert bag(table.to_pylist()) == bag(expected.to_pylist()), query
 
 
-def test_describe_keeps_the_names_of_fields(spark: Any, data: Path) -> None:
+def test_describe_keeps_field_names(spark: Any, data: Path) -> None:
     script = f"CREATE SOURCE t ({COLUMNS}) WITH (connector = 'memory'); "
     with open_with(data, spark, script + "CREATE STREAM q AS SELECT p FROM t;") as session:
         (shown,) = session.execute("DESCRIBE q;")
@@ -61,7 +61,7 @@ def test_describe_keeps_the_names_of_fields(spark: Any, data: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
-def test_what_is_unreadable_does_not_depend_on_the_columns_read(
+def test_malformed_records_do_not_depend_on_the_columns_read(
     spark: Any, data: Path, tmp_path: Path, kind: str
 ) -> None:
     folder = tmp_path / "in"
@@ -85,7 +85,7 @@ def test_what_is_unreadable_does_not_depend_on_the_columns_read(
         assert [item.dead_letters for item in session.status()] == [1, 1]
 
 
-def test_bad_rows_are_counted_though_parquet_could_skip_them(spark: Any, data: Path) -> None:
+def test_bad_rows_are_counted_even_if_parquet_could_skip_them(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE t (id INT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory', "
         "dead_letters = 'bad'); CREATE STREAM q AS SELECT id FROM t;"
@@ -116,14 +116,14 @@ def test_text_files_keep_microseconds_and_spaces(spark: Any, data: Path, tmp_pat
         session.start(until_end=True)
         session.wait()
     for kind in ("json", "csv"):
-        back = (
+        restored = (
             "CREATE SOURCE b (ts TIMESTAMP, nt TIMESTAMP_NTZ, s STRING) WITH (connector = 'files', "
             f"path = '{tmp_path}/{kind}', format = '{kind}'); CREATE STREAM q AS SELECT * FROM b;"
         )
-        assert rows_of(run_to_end(data.with_name(f"back_{kind}"), spark, back, "q")) == [row]
+        assert rows_of(run_to_end(data.with_name(f"back_{kind}"), spark, restored, "q")) == [row]
 
 
-def test_names_of_columns_may_hold_any_character(spark: Any, data: Path) -> None:
+def test_column_names_may_contain_any_character(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE `it is` (`a``b` INT NOT NULL, `c'd` INT NOT NULL, _us INT, _window INT, "
         "ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory', dead_letters = 'bad');"
@@ -141,7 +141,7 @@ def test_names_of_columns_may_hold_any_character(spark: Any, data: Path) -> None
         assert letter["source"] == "it is"
 
 
-def test_inserts_lose_nothing(spark: Any, data: Path) -> None:
+def test_inserts_lose_no_precision(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE t (i INT, xs ARRAY<INT>, p STRUCT<q: INT, at: TIMESTAMP>, ts TIMESTAMP) "
         "WITH (connector = 'memory'); CREATE STREAM q AS SELECT * FROM t;"
@@ -169,7 +169,7 @@ def test_inserts_lose_nothing(spark: Any, data: Path) -> None:
         assert row == {"i": 2, "xs": None, "p": {"q": 1, "at": midnight}, "ts": None}
 
 
-def test_files_with_odd_paths_and_old_dates_are_read(spark: Any, tmp_path: Path) -> None:
+def test_files_with_unusual_paths_and_old_dates_are_read(spark: Any, tmp_path: Path) -> None:
     folder = tmp_path / "a[1]{b,c}" / "in"
     folder.mkdir(parents=True)
     script = (
@@ -182,4 +182,4 @@ def test_files_with_odd_paths_and_old_dates_are_read(spark: Any, tmp_path: Path)
     (folder / "old.json").write_text('{"id": 2}')
     os.utime(folder / "old.json", (0, 0))
     rows = rows_of(run_to_end(folder / "data", spark, script, "q"))
-    assert sorted(row["id"] for row in rows) == [1, 2, 7]  # an INSERT of a script is done once
+    assert sorted(row["id"] for row in rows) == [1, 2, 7]  # an INSERT of a script runs once

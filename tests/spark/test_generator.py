@@ -1,4 +1,4 @@
-"""The generator source on Spark: the same rows in batch, in epochs, and across a restart."""
+"""The generator source on Spark returns the same rows in batch, in epochs and across a restart."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.spark.helpers import bag, open_with, rows_of
+from tests.support.sessions import bag, open_with, rows_of
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.generator import generator
 from tidegate.errors import RunError
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 Options = dict[str, Any]
 
-EVENTS = 20_011  # neither a multiple of the cycle nor of the epochs below
+EVENTS = 20_011  # Not a multiple of the cycle or of the epochs below.
 TABLES = ("person", "auction", "bid")
 SERIES: Options = {"kind": "series", "keys": 7, "rows": EVENTS, "seed": 7, "out_of_order_ms": 250}
 
@@ -42,19 +42,19 @@ def batch(spark: SparkSession, *sources: Options) -> list[Row]:
 
 
 def declared(name: str, options: Options) -> str:
-    given = ", ".join(f"{key} = '{value}'" for key, value in options.items())
+    clause = ", ".join(f"{key} = '{value}'" for key, value in options.items())
     return (
-        f"CREATE SOURCE {name}_source WITH (connector = 'generator', {given});"
+        f"CREATE SOURCE {name}_source WITH (connector = 'generator', {clause});"
         f"CREATE STREAM {name} AS SELECT * FROM {name}_source;"
     )
 
 
 def offsets(data: Path) -> list[dict[str, int]]:
-    """The event that each stream has come to, epoch by epoch."""
-    kept = Manifests(open_store(str(data / "_pipelines" / "main"))).load_all()
+    """Return the offset of each stream by epoch."""
+    manifests = Manifests(open_store(str(data / "_pipelines" / "main"))).load_all()
     return [
         {name: offset["event"] for name, s in m.streams.items() for offset in s.offsets.values()}
-        for m in reversed(kept)
+        for m in reversed(manifests)
     ]
 
 
@@ -91,12 +91,12 @@ def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
         with pytest.raises(RunError, match="scripted crash"):
             session.wait()
     monkeypatch.undo()
-    # The epoch that crashed was never decided, so it has the new size already.
+    # The crashed epoch was not committed, so it already has the new size.
     with open_with(data, spark, script, rows_per_epoch=7000, **config) as session:
-        found = {name: session.subscribe(name) for name in sources}
+        readers = {name: session.subscribe(name) for name in sources}
         session.start(until_end=True)
         session.wait()
-        rows = {name: rows_of(out.take_all()) for name, out in found.items()}
+        rows = {name: rows_of(out.take_all()) for name, out in readers.items()}
     ends = (3000, 6000, 13_000, 20_000, EVENTS)
     assert offsets(data) == [{"auctions": end, "series": end} for end in ends]
     for name, options in sources.items():
@@ -104,13 +104,13 @@ def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
         assert bag(rows[name]) == bag(whole), name
 
 
-def test_a_bounded_stream_rests_at_its_end(spark: SparkSession, data: Path) -> None:
+def test_bounded_stream_waits_at_its_end(spark: SparkSession, data: Path) -> None:
     options = nexmark("bid", out_of_order_ms=250)
     script = declared("bids", options)
     with open_with(data, spark, script, rows_per_epoch=10_000) as session:
         out = session.subscribe("bids")
         session.start()
-        # Each call waits for a look at the source that finds nothing new.
+        # Each call waits for a poll of the source that finds no new rows.
         for _ in range(3):
             session.wait()
         batches = out.take_all()
@@ -119,17 +119,17 @@ def test_a_bounded_stream_rests_at_its_end(spark: SparkSession, data: Path) -> N
     assert bag(rows_of(batches)) == bag(generator.read_batch(spark, options).toArrow().to_pylist())
 
 
-def test_an_unbounded_stream_runs_on_but_not_to_an_end(spark: SparkSession, data: Path) -> None:
+def test_unbounded_stream_runs_but_rejects_until_end(spark: SparkSession, data: Path) -> None:
     script = declared("persons", {"kind": "nexmark", "table": "person"})
     with open_with(data, spark, script, rows_per_epoch=100) as session:
-        found: list[list[int]] = []
+        batches: list[list[int]] = []
         out = session.subscribe("persons")
         session.start()
         for batch in out:
-            found.append(sorted(batch.table.column("id").to_pylist()))
-            if len(found) == 3:
+            batches.append(sorted(batch.table.column("id").to_pylist()))
+            if len(batches) == 3:
                 out.close()
-        assert found == [[1000, 1001], [1002, 1003], [1004, 1005]]
+        assert batches == [[1000, 1001], [1002, 1003], [1004, 1005]]
         session.stop()
         with pytest.raises(RunError, match="is unbounded"):
             session.start(until_end=True)
@@ -147,7 +147,7 @@ def test_rows_limit_and_proportions_are_exact(spark: SparkSession, rows: int) ->
         assert count == generator.rows_between(options, None, {"event": rows})
 
 
-def test_references_are_to_what_exists_already(spark: SparkSession) -> None:
+def test_references_point_to_existing_rows(spark: SparkSession) -> None:
     tables = {table: generator.read_batch(spark, nexmark(table)) for table in TABLES}
     for table, reference, target in (
         ("auction", "seller", "person"),
@@ -156,15 +156,15 @@ def test_references_are_to_what_exists_already(spark: SparkSession) -> None:
     ):
         referring = tables[table].selectExpr(f"{reference} AS id", "date_time AS at")
         earlier = tables[target].selectExpr("id AS target", "date_time AS since")
-        known = (referring.id == earlier.target) & (referring.at > earlier.since)
-        assert referring.join(earlier, known, "left_anti").count() == 0, (table, reference)
+        exists = (referring.id == earlier.target) & (referring.at > earlier.since)
+        assert referring.join(earlier, exists, "left_anti").count() == 0, (table, reference)
 
 
-def test_bids_go_to_hot_keys_in_the_proportions_of_nexmark(spark: SparkSession) -> None:
+def test_bids_hit_hot_keys_in_the_proportions_of_nexmark(spark: SparkSession) -> None:
     bids = generator.read_batch(spark, nexmark("bid")).selectExpr(
         "*", "unix_micros(date_time) - unix_micros(TIMESTAMP '2015-07-15') AS us"
     )
-    found = first_row(
+    shares = first_row(
         bids.selectExpr("*", "us div 5000 AS cycle").selectExpr(
             "avg(if(auction - 1000 = (cycle * 3 + 2) div 100 * 100, 1, 0)) AS hot_auctions",
             "avg(if(bidder - 1000 = least(cycle div 100 * 100 + 1, cycle), 1, 0)) AS hot_bidders",
@@ -178,7 +178,7 @@ def test_bids_go_to_hot_keys_in_the_proportions_of_nexmark(spark: SparkSession) 
             "avg(length(extra)) AS extra",
         )
     ).asDict()
-    assert found == {
+    assert shares == {
         "hot_auctions": pytest.approx(0.5, abs=0.03),
         "hot_bidders": pytest.approx(0.75, abs=0.03),
         "hot_channels": pytest.approx(0.5, abs=0.03),
@@ -215,10 +215,10 @@ def test_auctions_and_persons_have_the_values_of_nexmark(spark: SparkSession) ->
     assert persons.emails
 
 
-def test_a_seed_names_a_sequence(spark: SparkSession) -> None:
+def test_seed_determines_the_sequence(spark: SparkSession) -> None:
     for options in ({**SERIES, "rows": 2000}, nexmark("bid", rows=2000)):
-        first, again, other = (batch(spark, {**options, "seed": seed}) for seed in (1, 1, 2))
-        assert first == again
+        first, repeated, other = (batch(spark, {**options, "seed": seed}) for seed in (1, 1, 2))
+        assert first == repeated
         assert not set(first) & set(other)
 
 
@@ -226,7 +226,7 @@ def test_a_seed_names_a_sequence(spark: SparkSession) -> None:
 def test_event_times_are_late_by_at_most_out_of_order(
     spark: SparkSession, out_of_order_ms: int
 ) -> None:
-    # The start lies before 1970, where a rounding towards zero would show.
+    # The start is before 1970, where rounding towards zero would be visible.
     start = {"start": "1969-12-31T23:59:59", "events_per_second": 300}
     options = {**SERIES, **start, "out_of_order_ms": out_of_order_ms}
     late_us = "(n * 1000000 div 300 - 1000000) - unix_micros(ts)"
@@ -238,14 +238,14 @@ def test_event_times_are_late_by_at_most_out_of_order(
     assert out_of_order_ms * 1000 - tolerance_us <= most <= out_of_order_ms * 1000
 
 
-def test_only_columns_in_use_are_computed(spark: SparkSession) -> None:
+def test_only_used_columns_are_computed(spark: SparkSession) -> None:
     auctions = generator.read_batch(spark, nexmark("bid")).select("auction")
     plan = auctions._jdf.queryExecution().optimizedPlan().toString()
     assert "xxhash64" in plan
     assert not [word for word in ("EXP(", "channel", "timestamp_micros", "hex(") if word in plan]
 
 
-def test_rows_of_the_future_are_set_apart_here_too(spark: Any, data: Path) -> None:
+def test_future_rows_are_dead_letters(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE g (auction BIGINT, date_time TIMESTAMP, WATERMARK FOR date_time AS date_time) "
         "WITH (connector = 'generator', kind = 'nexmark', table = 'bid', rows = 1000, "

@@ -1,20 +1,28 @@
-"""Joins, ranks, and streams over what comes out late: after a restart they equal the batch."""
+"""Joins, ranks, and streams over late output equal a batch, also after a restart."""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from tests.spark.helpers import Step, open_with, play, play_with_restart, rows_of, standing
+from tests.support.event_time import START, at
+from tests.support.sessions import (
+    Step,
+    comparable_row,
+    open_with,
+    play,
+    play_with_restart,
+    rows_of,
+    standing,
+)
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCES = (
     "CREATE SOURCE l (k STRING, v INT, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '3' SECOND) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -26,7 +34,7 @@ TUMBLED = "(SELECT * FROM TUMBLE({0}, ts, INTERVAL '10' SECOND)) AS {0}"
 STARTS = "(SELECT *, time_bucket(INTERVAL '10' SECOND, ts) AS b FROM {0}) AS {0}"
 SAME = "l.k = r.k AND l.window_start = r.window_start AND l.window_end = r.window_end"
 SIDES = "l.k AS lk, l.v AS lv, r.k AS rk, r.v AS rv"
-# A stream, and what DuckDB makes of the same rows.
+# A stream, and the DuckDB query for the same rows.
 QUERIES = {
     "near": (
         f"SELECT {SIDES} FROM l LEFT JOIN r ON l.k = r.k AND {NEAR} AND r.v <> 4",
@@ -45,7 +53,7 @@ QUERIES = {
         f"SELECT {SIDES} FROM {STARTS.format('l')} FULL JOIN {STARTS.format('r')} "
         "ON l.k = r.k AND l.b = r.b",
     ),
-    # Pairs come out with times that are behind the watermark, and must not be late here.
+    # Pairs are emitted with times behind the watermark and must not be late here.
     "counted": (
         f"SELECT window_start AS b, count(*) AS n FROM (SELECT l.ts FROM l JOIN r ON l.k = r.k AND "
         f"{NEAR}) GROUP BY TUMBLE(ts, INTERVAL '4' SECOND)",
@@ -77,7 +85,7 @@ QUERIES = {
         "SELECT DISTINCT v FROM (SELECT k, max(v) AS v FROM r GROUP BY k)",
     ),
 }
-# Key, number and second; each line is an epoch, and nothing in it is late.
+# Key, number and second; each line is an epoch. No row is late.
 LEFT = [
     [("a", 1, 1), ("b", 2, 2), (None, 3, 2)],
     [("a", 4, 8), ("c", 2, 6)],
@@ -94,12 +102,8 @@ RIGHT = [
 ]
 
 
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-def rows(given: list[tuple[Any, Any, int]]) -> list[dict[str, Any]]:
-    return [{"k": k, "v": v, "ts": at(second)} for k, v, second in given]
+def rows(values: list[tuple[Any, Any, int]]) -> list[dict[str, Any]]:
+    return [{"k": k, "v": v, "ts": at(second)} for k, v, second in values]
 
 
 def batch(query: str) -> Counter[tuple[Any, ...]]:
@@ -113,30 +117,23 @@ def batch(query: str) -> Counter[tuple[Any, ...]]:
         return Counter(db.execute(query).fetchall())
 
 
-def plain(row: dict[str, Any]) -> tuple[Any, ...]:
-    values = (row[name] for name in row if name != "_op")
-    return tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values)
-
-
 @pytest.mark.parametrize("group", [list(QUERIES)[:3], list(QUERIES)[3:6], list(QUERIES)[6:]])
-def test_streams_of_several_inputs_equal_the_batch(
-    spark: Any, data: Path, group: list[str]
-) -> None:
+def test_streams_of_several_inputs_equal_batch(spark: Any, data: Path, group: list[str]) -> None:
     ttl = " WITH (state_ttl = '1 day')"
     script = SOURCES + "".join(f"CREATE STREAM {n}{ttl} AS {QUERIES[n][0]};" for n in group)
     steps: list[Step] = [
         {"l": rows(left), "r": rows(right)} for left, right in zip(LEFT, RIGHT, strict=True)
     ]
-    told = play_with_restart(data, spark, script, group, steps, key_groups=2)
+    batches = play_with_restart(data, spark, script, group, steps, key_groups=2)
     for name in group:
-        found = rows_of(told[name])
-        if found and "_op" in found[0]:
-            found = standing(found)
-        assert Counter(map(plain, found)) == batch(QUERIES[name][1]), name
+        emitted = rows_of(batches[name])
+        if emitted and "_op" in emitted[0]:
+            emitted = standing(emitted)
+        assert Counter(map(comparable_row, emitted)) == batch(QUERIES[name][1]), name
 
 
-def test_windows_over_corrected_windows_and_held_rows_miss_nothing(spark: Any, data: Path) -> None:
-    """Corrections and held rows come out behind the watermark, and are not late for the next."""
+def test_windows_over_corrected_windows_and_held_rows_miss_no_rows(spark: Any, data: Path) -> None:
+    """Corrections and held rows are emitted behind the watermark, but are not late downstream."""
     script = (
         SOURCES + "CREATE STREAM fixed AS SELECT k, window_time, count(*) AS n FROM r "
         "GROUP BY k, TUMBLE(ts, INTERVAL '5' SECOND) "
@@ -157,11 +154,11 @@ def test_windows_over_corrected_windows_and_held_rows_miss_nothing(spark: Any, d
         play(session, {"r": rows([("a", 1, 60)])})
         status = {item.name: item for item in session.status()}
         assert status["total"].late_rows == 0
-        assert status["small"].late_rows == 2, "they were late for the window that held them"
-    given = {(plain(row)) for row in rows_of(totals.take_all())}
+        assert status["small"].late_rows == 2, "held rows were late for their own window"
+    closed = {(comparable_row(row)) for row in rows_of(totals.take_all())}
     naive = START.replace(tzinfo=None)
-    assert given == {(naive, 4), (naive + timedelta(seconds=10), 1)}
-    found = Counter(plain(row) for row in rows_of(small.take_all()))
-    assert found == Counter(
+    assert closed == {(naive, 4), (naive + timedelta(seconds=10), 1)}
+    counts = Counter(comparable_row(row) for row in rows_of(small.take_all()))
+    assert counts == Counter(
         {(naive, 1): 1, (naive + timedelta(seconds=6), 1): 1, (naive + timedelta(seconds=12), 1): 1}
     )

@@ -1,21 +1,20 @@
-"""Streams over late rows: they run with the stream that finds them, in the same epochs."""
+"""Streams over late rows run in the pipeline and epochs of the stream that emits them."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, play, rows_of, standing
+from tests.support.event_time import at
+from tests.support.sessions import open_with, play, rows_of, standing
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import EpochStep
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCE = (
     "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -47,29 +46,25 @@ STEPS = [
 LATE = [("a", 6.0), ("b", 1.5), ("a", 9.0), ("b", 4.5)]
 
 
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-def given(step: list[tuple[str, int, float]]) -> dict[str, list[dict[str, Any]]]:
+def step_rows(step: list[tuple[str, int, float]]) -> dict[str, list[dict[str, Any]]]:
     return {"s": [{"k": k, "v": v, "ts": at(seconds)} for k, v, seconds in step]}
 
 
-def test_streams_and_sinks_over_late_rows_agree_through_a_restart(spark: Any, data: Path) -> None:
+def test_streams_and_sinks_over_late_rows_agree_across_a_restart(spark: Any, data: Path) -> None:
     names = ("late", "sums", "plain", "both_ways", "by_clock")
     script = SOURCE + PARENT + READERS
     with open_with(data, spark, script, key_groups=2) as session:
         for name in names:
             session.subscribe(name)
         session.start()
-        play(session, *map(given, STEPS[:3]))
+        play(session, *map(step_rows, STEPS[:3]))
     with open_with(data, spark, script, key_groups=2) as session:
-        found = {name: session.subscribe(name) for name in names}
+        readers = {name: session.subscribe(name) for name in names}
         for step in STEPS[3:]:
-            session.insert("s", given(step)["s"])
+            session.insert("s", step_rows(step)["s"])
         session.start(until_end=True)
         session.wait()
-        rows = {name: rows_of(item.take_all()) for name, item in found.items()}
+        rows = {name: rows_of(item.take_all()) for name, item in readers.items()}
         status = {item.name: item for item in session.status()}
     assert sorted((r["k"], float(r["v"])) for r in rows["late"]) == sorted(LATE)
     sums = sorted((r["k"], float(r["total"]), r["n"]) for r in standing(rows["sums"]))
@@ -81,15 +76,15 @@ def test_streams_and_sinks_over_late_rows_agree_through_a_restart(spark: Any, da
     assert {r["late_operator"] for r in rows["plain"]} == {"window_aggregate"}
     assert len(rows["both_ways"]) == 8 and sum(r["v"] for r in rows["both_ways"]) == 0
     assert [(r["later"], float(r["v"])) for r in rows["by_clock"]][-1] == (True, 21.0)
-    # Since this start: what a stream has read is what was too late for the other one.
+    # Since this start: the readers have read the late rows of the other stream.
     assert status["w"].late_rows == 2
     assert [status[name].rows_in for name in names[1:4]] == [2, 2, 2]
 
 
-def test_the_stream_below_steps_once_an_epoch_and_keeps_the_same_state(
+def test_upstream_runs_once_per_epoch_and_keeps_its_state(
     spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody wants its own rows; every operator leaves one state file per epoch."""
+    """Its rows have no other reader; every operator writes one state file per epoch."""
     files: list[list[str]] = []
 
     def reached(step: EpochStep) -> None:
@@ -102,33 +97,33 @@ def test_the_stream_below_steps_once_an_epoch_and_keeps_the_same_state(
     with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
         sums = session.subscribe("sums")
         session.start()
-        play(session, *map(given, STEPS[:3]))
+        play(session, *map(step_rows, STEPS[:3]))
         assert [item.name for item in session.status()] == ["w", "sums"]
         assert len(rows_of(sums.take_all())) == 2
     assert [len(names) for names in files] == [2, 2, 2]
-    # Without the reader the same state goes on, and the reader comes back with what is new.
+    # Without the reader the same state continues. A returning reader only gets new rows.
     with open_with(data, spark, SOURCE + PARENT, key_groups=2) as session:
         session.subscribe("w")
         session.start()
-        play(session, given(STEPS[3]))
+        play(session, step_rows(STEPS[3]))
         assert session.status()[0].late_rows == 1
     with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
         sums = session.subscribe("sums", 4)
         session.start()
         (warning,) = session.warnings
         assert (warning.code, "1 rows of late" in warning.message) == ("TG-612", True)
-        play(session, given(STEPS[4]))
+        play(session, step_rows(STEPS[4]))
         assert sorted((r["k"], r["n"], r["_op"]) for r in rows_of(sums.take_all())) == [
             ("b", 1, "-U"),
             ("b", 2, "+U"),
         ]
 
 
-def test_a_stream_below_that_starts_over_takes_its_readers_along(spark: Any, data: Path) -> None:
+def test_restarted_upstream_restarts_its_readers(spark: Any, data: Path) -> None:
     with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
         session.subscribe("sums")
         session.start()
-        play(session, *map(given, STEPS[:3]))
+        play(session, *map(step_rows, STEPS[:3]))
     changed = SOURCE + PARENT.replace("'10' SECOND", "'5' SECOND")
     changed = changed.replace("STREAM w AS", "STREAM w WITH (on_change = 'restart') AS")
     with open_with(data, spark, changed + SUMS, key_groups=2) as session:
@@ -140,25 +135,25 @@ def test_a_stream_below_that_starts_over_takes_its_readers_along(spark: Any, dat
         sums = session.subscribe("sums", 3)
         session.start()
         session.wait()
-        found = standing(rows_of(sums.take_all()))
+        changes = standing(rows_of(sums.take_all()))
     assert [
-        (r["k"], r["n"], r["late_window_end"]) for r in sorted(found, key=lambda r: r["k"])
+        (r["k"], r["n"], r["late_window_end"]) for r in sorted(changes, key=lambda r: r["k"])
     ] == [
         ("a", 1, at(5)),
         ("b", 1, at(5)),
     ]
 
 
-def test_the_reader_is_to_blame_for_its_own_failure(spark: Any, data: Path) -> None:
+def test_failure_of_a_reader_names_the_reader(spark: Any, data: Path) -> None:
     fails = "CREATE STREAM ratio AS SELECT k, 1 / (v - v) AS x FROM late;"
     with open_with(data, spark, SOURCE + PARENT + SUMS + fails, key_groups=2) as session:
         session.subscribe("sums")
         session.subscribe("ratio")
         session.start()
-        play(session, *map(given, STEPS[:2]))
+        play(session, *map(step_rows, STEPS[:2]))
         with pytest.raises(RunError, match="stream ratio") as caught:
-            play(session, given(STEPS[2]))
-        # The epoch is looked at again, with the late rows in it.
+            play(session, step_rows(STEPS[2]))
+        # Spark evaluates the epoch again to find the row, including the late rows.
         assert 'in the row {"k":"a","v":6.0}' in caught.value.message
         assert caught.value.location is not None and "1 / (v - v)" in caught.value.render()
 
@@ -166,7 +161,7 @@ def test_the_reader_is_to_blame_for_its_own_failure(spark: Any, data: Path) -> N
 def test_many_late_rows_of_a_join_in_several_tasks(
     spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Enough for more than one task; the reader joins late rows with a source of its own."""
+    """There are enough rows for several tasks; the reader joins them with its own source."""
     script = (
         SOURCE + "CREATE SOURCE t (k STRING, name STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
         "WITH (connector = 'memory');"
@@ -186,16 +181,16 @@ def test_many_late_rows_of_a_join_in_several_tasks(
             files.append(sum(path.name.startswith(newest) for path in folder.iterdir()))
 
     monkeypatch.setattr(module, "reached", reached)
-    many = 24_000
-    late = [{"k": f"k{n % 50}", "v": n, "ts": at(n % 20)} for n in range(many)]
+    count = 24_000
+    late = [{"k": f"k{n % 50}", "v": n, "ts": at(n % 20)} for n in range(count)]
     with open_with(data, spark, script, key_groups=4) as session:
-        counts, kept = session.subscribe("counts"), session.subscribe("late")
+        counts, late_reader = session.subscribe("counts"), session.subscribe("late")
         session.start()
         names = [{"k": f"k{n}", "name": f"n{n}", "ts": at(60)} for n in range(0, 50, 2)]
         play(session, {"s": [{"k": "z", "v": 0, "ts": at(60)}], "t": names}, {"s": late})
-        assert session.status()[0].late_rows == many
-        assert sum(batch.table.num_rows for batch in kept.take_all()) == many
-        found = {row["k"]: row["n"] for row in rows_of(counts.take_all())}
-    assert found == {f"k{n}": many // 50 for n in range(0, 50, 2)}
-    # The last epoch ran in two tasks: three operators, each of which stepped once in both.
+        assert session.status()[0].late_rows == count
+        assert sum(batch.table.num_rows for batch in late_reader.take_all()) == count
+        counts_by_key = {row["k"]: row["n"] for row in rows_of(counts.take_all())}
+    assert counts_by_key == {f"k{n}": count // 50 for n in range(0, 50, 2)}
+    # The last epoch ran in two tasks: three operators, each of which ran once in both.
     assert files[-1] == 6

@@ -1,22 +1,21 @@
-"""Late rows on Spark: windows fire again, what is too late is kept, and nothing is silent."""
+"""Late rows on Spark: windows fire again within the lateness; later rows are kept and counted."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, play, rows_of
+from tests.support.event_time import at, row
+from tests.support.sessions import open_with, play, rows_of
 from tidegate.connectors.base import EpochId
 from tidegate.connectors.memory.connector import MemorySink
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SCRIPT = (
     "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
     "WITH (connector = 'memory', inserts_per_epoch = 1);"
@@ -29,23 +28,15 @@ SCRIPT = (
 )
 
 
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-def row(k: str, v: int, seconds: float) -> dict[str, Any]:
-    return {"k": k, "v": v, "ts": at(seconds)}
-
-
-def told(subscription: Any) -> dict[int, list[tuple[Any, ...]]]:
-    """The rows of each epoch that had some."""
+def rows_by_epoch(subscription: Any) -> dict[int, list[tuple[Any, ...]]]:
+    """Return the rows of each epoch that has rows."""
     return {
         batch.epoch: sorted(tuple(row.values()) for row in batch.table.to_pylist())
         for batch in subscription.take_all()
     }
 
 
-def test_windows_fire_again_within_lateness_and_late_rows_are_kept_beyond(
+def test_windows_fire_again_within_lateness_and_keep_later_rows(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
     script = SCRIPT.format(tmp_path / "kept")
@@ -56,14 +47,14 @@ def test_windows_fire_again_within_lateness_and_late_rows_are_kept_beyond(
         play(session, {"s": [row("a", 1, 1), row("a", 5, 2), row("b", 7, 3)]})
         play(session, {"s": [row("z", 1, 12)]})
         end = at(10)
-        assert told(windows) == {1: [("a", end, 6, 5, "+I"), ("b", end, 7, 7, "+I")]}
-        assert told(visits) == {1: [("a", at(1), 2), ("b", at(3), 1)]}
-        # The sum of b stays as it is, so there is nothing to say about b.
+        assert rows_by_epoch(windows) == {1: [("a", end, 6, 5, "+I"), ("b", end, 7, 7, "+I")]}
+        assert rows_by_epoch(visits) == {1: [("a", at(1), 2), ("b", at(3), 1)]}
+        # The sum of b does not change, so there is no update for b.
         play(session, {"s": [row("a", 2, 4), row("b", 0, 3)]})
-        assert told(windows) == {2: [("a", end, 6, 5, "-U"), ("a", end, 8, 5, "+U")]}
+        assert rows_by_epoch(windows) == {2: [("a", end, 6, 5, "-U"), ("a", end, 8, 5, "+U")]}
         play(session, {"s": [row("z", 1, 25)]})
-        assert told(windows) == {3: [("z", at(20), 1, 1, "+I")]}
-        assert told(late) == {}
+        assert rows_by_epoch(windows) == {3: [("z", at(20), 1, 1, "+I")]}
+        assert rows_by_epoch(late) == {}
         status = {item.name: item for item in session.status()}
         assert (status["w"].late_rows, status["visits"].late_rows) == (0, 2)
         assert len(rows_of(missed.take_all())) == 2
@@ -71,9 +62,9 @@ def test_windows_fire_again_within_lateness_and_late_rows_are_kept_beyond(
         windows, late, missed = (session.subscribe(n, 4) for n in ("w", "too_late", "missed"))
         session.start()
         play(session, {"s": [row("a", 9, 5.5), row("c", 1, 26)]})
-        assert told(windows) == {}
-        (kept,) = rows_of(late.take_all())
-        assert kept == {
+        assert rows_by_epoch(windows) == {}
+        (late_row,) = rows_of(late.take_all())
+        assert late_row == {
             "k": "a",
             "v": 9,
             "ts": at(5.5),
@@ -85,8 +76,8 @@ def test_windows_fire_again_within_lateness_and_late_rows_are_kept_beyond(
         (row_of_session,) = rows_of(missed.take_all())
         assert row_of_session["late_operator"] == "session_aggregate"
         assert row_of_session["late_window_end"] == at(8.5)
-        written = [p.read_text() for p in (tmp_path / "kept").glob("*.json")]
-        (line,) = "".join(written).splitlines()
+        texts = [p.read_text() for p in (tmp_path / "kept").glob("*.json")]
+        (line,) = "".join(texts).splitlines()
         assert json.loads(line)["late_window_end"].startswith("2026-01-01T00:00:10")
         status = {item.name: item for item in session.status()}
         assert status["w"].late_rows == status["w"].operators[0].late_rows == 1
@@ -96,10 +87,12 @@ def test_windows_fire_again_within_lateness_and_late_rows_are_kept_beyond(
         session.insert("s", [row("d", 1, 27)])
         session.start(until_end=True)
         session.wait()
-        assert told(windows) == {5: [(k, at(30), 1, 1, "+I") for k in "cdz"]}
-        assert told(late) == {}
+        assert rows_by_epoch(windows) == {5: [(k, at(30), 1, 1, "+I") for k in "cdz"]}
+        assert rows_by_epoch(late) == {}
         status = {item.name: item for item in session.status()}
-        assert (status["w"].late_rows, status["visits"].late_rows) == (0, 0), "since this start"
+        assert (status["w"].late_rows, status["visits"].late_rows) == (0, 0), (
+            "late rows are counted since the start"
+        )
         assert status["w"].operators[0].late_rows == 0
 
 
@@ -134,7 +127,7 @@ LATE_OF = {
 }
 
 
-def test_late_rows_are_those_of_the_operator_of_the_query_itself(spark: Any, data: Path) -> None:
+def test_late_rows_belong_to_the_operator_of_the_query(spark: Any, data: Path) -> None:
     steps = [[row("a", 1, 1)], [row("b", 2, 30)], [row("a", 5, 2)], [row("c", 7, 60)]]
     steps += [[row("a", 9, 3), row("d", 1, 61)], [row("e", 1, 7200)]]
     with open_with(data, spark, OTHERS, key_groups=2) as session:
@@ -142,25 +135,25 @@ def test_late_rows_are_those_of_the_operator_of_the_query_itself(spark: Any, dat
         late = {name: session.subscribe(side) for name, side in LATE_OF.items()}
         session.start()
         play(session, *({"s": rows, "latest": rows} for rows in steps))
-        kept = {name: rows_of(item.take_all()) for name, item in late.items()}
-        # The inner windows are corrected for an hour, and those above wait for that.
-        assert kept["over_stream"] == kept["over_ends"] == []
-        # Rows of a key replace each other: the old one and the new one are too late.
-        assert sorted(r["v"] for r in kept["over_upserts"]) == [1, 5, 5, 9]
-        assert [r["v"] for r in kept["over_windows"]] == [5, 9]
-        assert {r["window_end"] for r in kept["over_windows"]} == {at(10)}
-        assert [r["v"] for r in kept["over_ranks"]] == [5, 9]
+        late_rows = {name: rows_of(item.take_all()) for name, item in late.items()}
+        # The inner windows allow corrections for an hour, so their rows are not late.
+        assert late_rows["over_stream"] == late_rows["over_ends"] == []
+        # Rows of a key replace each other: both the old and the new row are late.
+        assert sorted(r["v"] for r in late_rows["over_upserts"]) == [1, 5, 5, 9]
+        assert [r["v"] for r in late_rows["over_windows"]] == [5, 9]
+        assert {r["window_end"] for r in late_rows["over_windows"]} == {at(10)}
+        assert [r["v"] for r in late_rows["over_ranks"]] == [5, 9]
         reasons = ("late_window_start", "late_window_end", "late_watermark")
-        assert [kept["over_ranks"][0][name] for name in reasons] == [at(0), at(10), at(30)]
+        assert [late_rows["over_ranks"][0][name] for name in reasons] == [at(0), at(10), at(30)]
         for status in session.status():
-            assert status.late_rows == len(kept[status.name]), status.name
+            assert status.late_rows == len(late_rows[status.name]), status.name
         ends = rows_of(results["over_ends"].take_all())
         assert [(r["total"], r["_op"]) for r in ends if r["window_end"] == at(10)] == [(15, "+I")]
         whole = rows_of(results["over_stream"].take_all())
         assert {r["window_end"]: r["total"] for r in whole} == {at(20): 15, at(40): 2, at(80): 8}
 
 
-def test_an_epoch_that_dies_before_its_late_rows_are_written_is_not_written_twice(
+def test_epoch_that_fails_before_its_late_rows_are_published_is_published_once(
     spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = OTHERS.split("CREATE SOURCE latest")[0] + (
@@ -219,7 +212,7 @@ def ask(k: str, name: str, seconds: float) -> dict[str, Any]:
     return {"k": k, "name": name, "ts": at(seconds)}
 
 
-def test_joins_and_several_aggregates_keep_late_rows_with_the_columns_of_all_inputs(
+def test_late_rows_of_joins_and_unions_have_the_columns_of_all_inputs(
     spark: Any, data: Path
 ) -> None:
     names = ("near", "same", "either", "late_near", "late_same", "late_either")
@@ -244,11 +237,11 @@ def test_joins_and_several_aggregates_keep_late_rows_with_the_columns_of_all_inp
         counted = {item.name: item.late_rows for item in session.status()}
     assert counted == {"near": 2, "same": 2, "either": 2}
     assert [(r["k"], r["v"], r["name"]) for r in rows["near"]] == [("a", 1, "x")]
-    own = ("k", "v", "name", "ts")
+    columns = ("k", "v", "name", "ts")
     for name in ("late_near", "late_same", "late_either"):
-        told_late = sorted(tuple(r[c] for c in own) for r in rows[name] if r["v"] is not None)
-        told_late += sorted(tuple(r[c] for c in own) for r in rows[name] if r["v"] is None)
-        assert told_late == [("a", 5, None, at(2)), ("a", None, "z", at(3))], name
+        late_rows = sorted(tuple(r[c] for c in columns) for r in rows[name] if r["v"] is not None)
+        late_rows += sorted(tuple(r[c] for c in columns) for r in rows[name] if r["v"] is None)
+        assert late_rows == [("a", 5, None, at(2)), ("a", None, "z", at(3))], name
     near = {(r["late_operator"], r["late_window_end"]) for r in rows["late_near"]}
     assert near == {("interval_join (left)", None), ("interval_join (right)", None)}
     same = {(r["late_operator"], r["late_window_start"]) for r in rows["late_same"]}
@@ -257,10 +250,10 @@ def test_joins_and_several_aggregates_keep_late_rows_with_the_columns_of_all_inp
     assert {r["late_watermark"] for r in rows["late_either"]} == {at(30), at(31)}
 
 
-def test_late_rows_pass_beside_columns_that_are_never_null(spark: Any, data: Path) -> None:
-    """A late row has none of the columns of the query, also of those Spark knows to be filled.
+def test_late_rows_leave_not_null_columns_empty(spark: Any, data: Path) -> None:
+    """A late row has no columns of the query, even those that Spark knows to be not null.
 
-    One that is in several sets of a GROUP BY is late once.
+    A row in several grouping sets is late once.
     """
     script = (
         "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
@@ -280,14 +273,16 @@ def test_late_rows_pass_beside_columns_that_are_never_null(spark: Any, data: Pat
         play(session, {"s": [row("a", 1, 1)]})
         play(session, {"s": [row("b", 2, 9)]})
         play(session, {"s": [row("c", 4, 2)]})
-        assert told(sums) == {1: [("sum", "a", 1, "+I")]}
-        assert [found["k"] for found in rows_of(late.take_all())] == ["c"]
+        assert rows_by_epoch(sums) == {1: [("sum", "a", 1, "+I")]}
+        assert [late_row["k"] for late_row in rows_of(late.take_all())] == ["c"]
         counted = {item.name: item.late_rows for item in session.status()}
-        assert counted == {"sums": 1, "sets": 1, "some_sets": 2}, "once, not once per set"
+        assert counted == {"sums": 1, "sets": 1, "some_sets": 2}, (
+            "a row was counted for each grouping set"
+        )
 
 
 @pytest.mark.parametrize("key", ["window_start", "window_end"])
-def test_one_end_of_a_window_in_group_by_tells_the_whole_window(
+def test_late_rows_have_both_window_bounds_if_group_by_has_one(
     spark: Any, data: Path, key: str
 ) -> None:
     script = f"""
@@ -302,6 +297,6 @@ def test_one_end_of_a_window_in_group_by_tells_the_whole_window(
             session.insert("z", [{"k": 1, "at": f"2026-01-01T00:00:{second:02}Z"}])
         session.start(until_end=True)
         session.wait()
-        (found,) = rows_of(out.take_all())
-    assert (found["late_window_start"].second, found["late_window_end"].second) == (0, 5)
-    assert found["late_window_start"].microsecond == 0
+        (late_row,) = rows_of(out.take_all())
+    assert (late_row["late_window_start"].second, late_row["late_window_end"].second) == (0, 5)
+    assert late_row["late_window_start"].microsecond == 0

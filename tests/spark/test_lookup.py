@@ -1,4 +1,4 @@
-"""Lookup joins on files and memory: what is found, when, and that nothing differs."""
+"""Lookup joins with files and memory tables, compared with batch joins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.helpers import bag, open_with, play, rows_of
+from tests.support.sessions import bag, open_with, play, rows_of
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def order(
     }
 
 
-def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
-    """One session for all: what a query finds is what a batch join finds, epoch by epoch."""
+def test_lookups_equal_batch_joins(data: Path, spark: SparkSession) -> None:
+    """One session runs all queries; each epoch equals a batch join."""
     names = [
         "inner_join",
         "left_join",
@@ -101,12 +101,12 @@ def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
             {"orders": [order(7, 1), order(8, 9, "5.00", minute=1)]},
             {"orders": [order(9, 8, minute=5)]},
         )
-        found = {
+        results = {
             name: rows_of(subscription.take_all()) for name, subscription in subscriptions.items()
         }
 
     def pairs(name: str) -> set[tuple[Any, ...]]:
-        return {tuple(row.values()) for row in found[name]}
+        return {tuple(row.values()) for row in results[name]}
 
     assert pairs("inner_join") == {
         (1, "Ann"),
@@ -120,7 +120,7 @@ def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
         (1, "Ann"), (2, None), (3, None), (4, None), (5, None), (6, None), (7, "Ann B."), (8, "Zoe"), (9, None),
     }  # fmt: skip
     assert pairs("both_keys") == {(1, "Ann"), (7, "Ann B.")}
-    assert len(found["lookup_of_a_lookup"]) == 10
+    assert len(results["lookup_of_a_lookup"]) == 10
     assert {(i, k) for i, _, k, _ in pairs("lookup_of_a_lookup")} == {
         (1, "low"), (2, None), (3, None), (4, None), (5, None), (6, "low"), (6, "high"), (7, "low"), (8, None), (9, None),
     }  # fmt: skip
@@ -136,11 +136,11 @@ def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
         (None, 1, "10.00"),
         ("be", 1, "5.00"),
     }
-    assert found["last_of_country"], "a changelog above a lookup runs"
+    assert results["last_of_country"], "a changelog above a lookup failed"
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
-def test_files_are_read_again_when_they_change(
+def test_changed_files_are_read_again(
     data: Path, tmp_path: Path, spark: SparkSession, kind: str
 ) -> None:
     folder = tmp_path / "customers"
@@ -172,13 +172,13 @@ def test_files_are_read_again_when_they_change(
         play(session, {"orders": [{"id": 1}, {"id": 2}, {"id": 3}]})
         (folder / "1").unlink()
         play(session, {"orders": [{"id": 2}]})
-        found = [(row["id"], row["name"]) for row in rows_of(named.take_all())]
-    assert sorted(found[:2]) == [(1, "Ann"), (3, None)]
-    assert sorted(found[2:5]) == [(1, "Ann B."), (2, "Bob"), (3, "Cid")]
-    assert found[5:] == [(2, None)]
+        names = [(row["id"], row["name"]) for row in rows_of(named.take_all())]
+    assert sorted(names[:2]) == [(1, "Ann"), (3, None)]
+    assert sorted(names[2:5]) == [(1, "Ann B."), (2, "Bob"), (3, "Cid")]
+    assert names[5:] == [(2, None)]
 
 
-def test_a_file_that_cannot_be_read_stops_the_stream_and_says_where(
+def test_unreadable_file_stops_the_stream_and_is_named(
     data: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     folder = tmp_path / "customers"
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_read_stops_the_stream_and_says_where(
             session.wait()
 
 
-def test_inserted_rows_are_there_after_a_restart_and_two_streams_agree(
+def test_inserted_rows_survive_a_restart_and_two_streams_agree(
     data: Path, spark: SparkSession
 ) -> None:
     script = """

@@ -1,4 +1,4 @@
-"""Keys that are structs, arrays or maps, zeros and NaN, and exact sums, through a running pipeline."""
+"""Keys that are structs, arrays, maps, zeros and NaN, and exact sums, in a pipeline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import play_with_restart, rows_of, standing
+from tests.support.sessions import play_with_restart, rows_of, standing
 
 pytestmark = pytest.mark.spark
 
@@ -38,14 +38,14 @@ STEPS: list[dict[str, list[dict[str, Any]]]] = [
 ]
 
 
-def test_nested_keys_run_as_in_a_batch(spark: Any, data: Path) -> None:
+def test_nested_keys_equal_batch(spark: Any, data: Path) -> None:
     batches = play_with_restart(data, spark, SCRIPT, STREAMS, STEPS, key_groups=2)
-    left = {name: standing(rows_of(batches[name])) for name in STREAMS}
-    by_struct = {(r["a"]["x"], *r["a"]["t"]): (r["total"], r["maps"]) for r in left["by_struct"]}
+    emitted = {name: standing(rows_of(batches[name])) for name in STREAMS}
+    by_struct = {(r["a"]["x"], *r["a"]["t"]): (r["total"], r["maps"]) for r in emitted["by_struct"]}
     assert by_struct == {(0.0, "p"): (1.5, 2), (None,): (0.25, 1), (7.5, "p"): (1e16, 1)}
-    assert "-0.0" not in repr(left["by_struct"]) and "-0.0" not in repr(left["by_map"])
-    by_map = {repr(sorted(dict(r["m"]).items())): r["n"] for r in left["by_map"]}
+    assert "-0.0" not in repr(emitted["by_struct"]) and "-0.0" not in repr(emitted["by_map"])
+    by_map = {repr(sorted(dict(r["m"]).items())): r["n"] for r in emitted["by_map"]}
     assert by_map == {"[('a', 0.0), ('b', 1.0)]": 1, "[]": 2, "[('a', 2.0)]": 1}
-    pairs = sorted((r["id"], r["w"]) for r in left["joined"])
+    pairs = sorted((r["id"], r["w"]) for r in emitted["joined"])
     assert pairs == [(1, "met"), (2, "null inside"), (4, "met")]
-    assert sorted(r["id"] for r in left["latest"]) == [2, 3, 4]
+    assert sorted(r["id"] for r in emitted["latest"]) == [2, 3, 4]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.nexmark import query
-from tests.spark.helpers import bag, rows_of, run_some, run_to_end, table_rows
+from tests.support.sessions import bag, rows_of, run_some, run_to_end, table_rows
 from tidegate.connectors.generator import generator
 
 pytestmark = pytest.mark.spark

@@ -1,4 +1,4 @@
-"""OVER in a pipeline that is stopped in the middle: what Spark says about the same rows in batch."""
+"""OVER in a restarted pipeline equals Spark in batch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import bag, play_with_restart, rows_of, standing
+from tests.support.sessions import bag, play_with_restart, rows_of, standing
 
 pytestmark = pytest.mark.spark
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "id BIGINT, k STRING, v INT, p DECIMAL(10, 2), d DOUBLE, ts TIMESTAMP"
-# The value of the one row that comes too late for the watermark.
+# The value of the only late row.
 LATE = 99
 # Key, value and second; each line is an epoch. The watermark is 5 seconds behind.
 GIVEN: list[list[tuple[str | None, int | None, int]]] = [
@@ -68,7 +68,7 @@ SCRIPT = f"""
 STREAMS = ("along", "too_late", "ahead", "shares", "corrected")
 
 
-def given() -> list[list[dict[str, Any]]]:
+def step_rows() -> list[list[dict[str, Any]]]:
     epochs, number = [], 0
     for lines in GIVEN:
         rows = []
@@ -82,19 +82,19 @@ def given() -> list[list[dict[str, Any]]]:
     return epochs
 
 
-def test_over_says_what_spark_says_in_batch(spark: Any, data: Path) -> None:
-    steps = [{"s": rows} for rows in given()]
+def test_over_equals_spark_batch(spark: Any, data: Path) -> None:
+    steps = [{"s": rows} for rows in step_rows()]
     batches = play_with_restart(data, spark, SCRIPT, STREAMS, steps, key_groups=2)
-    found = {name: rows_of(parts) for name, parts in batches.items()}
-    rows = [row for epoch in given() for row in epoch]
+    emitted = {name: rows_of(parts) for name, parts in batches.items()}
+    rows = [row for epoch in step_rows() for row in epoch]
     on_time = [row for row in rows if row["v"] != LATE]
     spark.createDataFrame(on_time, SCHEMA).createOrReplaceTempView("s")
     windows = "(SELECT *, window(ts, '10 seconds').end AS window_end FROM s)"
     queries = {"along": ALONG_TIME, "ahead": AHEAD, "shares": SHARES.format(windows=windows)}
-    late = [(row["v"], row["late_operator"]) for row in found["too_late"]]
+    late = [(row["v"], row["late_operator"]) for row in emitted["too_late"]]
     assert late == [(LATE, "over")]
     for name, query in queries.items():
-        assert bag(found[name]) == bag(spark.sql(query).toArrow().to_pylist()), name
-    # What is corrected at once waits for no watermark.
+        assert bag(emitted[name]) == bag(spark.sql(query).toArrow().to_pylist()), name
+    # Streams that correct rows at once do not wait for the watermark.
     spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("s")
-    assert bag(standing(found["corrected"])) == bag(spark.sql(CORRECTED).toArrow().to_pylist())
+    assert bag(standing(emitted["corrected"])) == bag(spark.sql(CORRECTED).toArrow().to_pylist())

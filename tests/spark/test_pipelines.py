@@ -1,4 +1,4 @@
-"""Whole stateless pipelines: what goes in, what comes out, what is kept across restarts."""
+"""Stateless pipelines: input, output and state across restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, open_with, rows_of, run_to_end
+from tests.support.sessions import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.observe.status import State
 
@@ -24,7 +24,7 @@ TRADES = (
 )
 
 
-def test_inserts_of_every_kind_arrive_once_and_survive_a_restart(spark: Any, data: Path) -> None:
+def test_inserts_of_every_kind_are_read_once_across_a_restart(spark: Any, data: Path) -> None:
     script = (
         TRADES + "CREATE STREAM big AS SELECT id, symbol, price, ts FROM trades WHERE price > 1;"
     )
@@ -39,24 +39,24 @@ def test_inserts_of_every_kind_arrive_once_and_survive_a_restart(spark: Any, dat
         session.insert("trades", pa.table({"ID": [4], "price": ["4.00"], "ms": [4000]}))
         session.execute("INSERT INTO trades (id, price, ms) VALUES (5, 6.5, 5000), (6, 0.5, 6000);")
         assert session.wait()
-        seen = rows_of(first.take_all())
-        assert sorted(row["id"] for row in seen) == [1, 2, 4, 5]
-        assert bag(rows_of(second.take_all())) == bag(seen)
-        assert seen[0]["ts"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+        emitted = rows_of(first.take_all())
+        assert sorted(row["id"] for row in emitted) == [1, 2, 4, 5]
+        assert bag(rows_of(second.take_all())) == bag(emitted)
+        assert emitted[0]["ts"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
         assert first.take_all() == []
     with open_with(data, spark, script) as session:
         session.insert("trades", [{"id": 7, "price": "9.00", "ms": 7000}])
-        again = session.subscribe("big")
+        resumed = session.subscribe("big")
         session.start(until_end=True)
         assert session.wait()
-        assert sorted(row["id"] for row in rows_of(again.take_all())) == [1, 2, 4, 5, 7]
+        assert sorted(row["id"] for row in rows_of(resumed.take_all())) == [1, 2, 4, 5, 7]
         (status,) = session.status()
         assert status.state is State.FINISHED
         assert status.rows_in == 1 and status.rows_out == 1
         assert status.watermark == datetime(1970, 1, 1, 0, 0, 6, tzinfo=UTC)
 
 
-def test_rows_that_do_not_fit_are_rejected(spark: Any, data: Path) -> None:
+def test_rows_of_other_types_are_rejected(spark: Any, data: Path) -> None:
     with open_with(data, spark, TRADES) as session:
         for rows, needle in (
             ([{"id": 1, "symbl": "a"}], "did you mean symbol"),
@@ -92,8 +92,8 @@ def test_bad_rows_are_counted_and_kept(spark: Any, data: Path) -> None:
         assert status["all_trades"].dead_letters == 1
 
 
-def test_a_filter_neither_hides_bad_rows_nor_meets_them(spark: Any, data: Path) -> None:
-    """Conditions come before bad rows are counted; a division by a bad row's zero must not fail."""
+def test_filter_neither_hides_nor_evaluates_bad_rows(spark: Any, data: Path) -> None:
+    """Rows that a condition drops are counted if they are bad, and never evaluated if they fail."""
     script = (
         "CREATE SOURCE s (id BIGINT NOT NULL, `n x` BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
         "WITH (connector = 'memory', max_future = '1 hour');"
@@ -118,31 +118,33 @@ def test_a_filter_neither_hides_bad_rows_nor_meets_them(spark: Any, data: Path) 
         session.insert("s", rows)
         session.start(until_end=True)
         session.wait()
-        given = {name: bag(rows_of(reader.take_all())) for name, reader in readers.items()}
-        assert given["some"] == bag([{"id": 2}, {"id": 3}])
-        assert given["twice"] == bag([{"id": 2}])
-        assert given["listed"] == given["hidden"] == bag([{"id": 2}, {"id": 3}, {"id": 4}])
-        status = {item.name: item for item in session.status()}
-    for name, item in status.items():
+        emitted = {name: bag(rows_of(reader.take_all())) for name, reader in readers.items()}
+        assert emitted["some"] == bag([{"id": 2}, {"id": 3}])
+        assert emitted["twice"] == bag([{"id": 2}])
+        assert emitted["listed"] == emitted["hidden"] == bag([{"id": 2}, {"id": 3}, {"id": 4}])
+        statuses = {item.name: item for item in session.status()}
+    for name, item in statuses.items():
         assert (item.rows_in, item.dead_letters) == (6, 2), name
-        assert item.rows_out == sum(given[name].values()), name
-    # Rows that a condition drops still carry time.
+        assert item.rows_out == sum(emitted[name].values()), name
+    # Rows that a condition drops still advance the watermark.
     late = datetime(2020, 1, 3, tzinfo=UTC)
-    assert {item.watermark for item in status.values()} == {late}
+    assert {item.watermark for item in statuses.values()} == {late}
     times = pd.date_range("2021-01-01", periods=5_000, freq="s", tz="UTC")
     with open_with(data, spark, script) as session:
         session.subscribe("none")
         session.insert("s", pd.DataFrame({"id": [7] * 5_000, "n x": 1, "ts": times}))
         session.start(until_end=True)
         session.wait()
-        (many,) = session.status()
-    assert (many.rows_in, many.rows_out, many.dead_letters) == (5_000, 0, 0)
-    # Of many rows that a condition drops not all are asked for their time.
-    assert many.watermark is not None
-    assert times[-1] - pd.Timedelta(128, "s") < many.watermark <= times[-1]
+        (status,) = session.status()
+    assert (status.rows_in, status.rows_out, status.dead_letters) == (5_000, 0, 0)
+    # If a condition drops many rows, only some of their times are evaluated.
+    assert status.watermark is not None
+    assert times[-1] - pd.Timedelta(128, "s") < status.watermark <= times[-1]
 
 
-def test_unreadable_records_of_files(spark: Any, data: Path, tmp_path: Path) -> None:
+def test_malformed_records_of_files_are_dead_letters(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.json").write_text('{"id": 1, "name": "x"}\n{"id": "no"}\nnonsense\n')
@@ -167,7 +169,7 @@ def test_unreadable_records_of_files(spark: Any, data: Path, tmp_path: Path) -> 
         assert status["both"].dead_letters == 3
 
 
-def test_future_rows_go_to_the_dead_letters(spark: Any, data: Path) -> None:
+def test_future_rows_are_dead_letters(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (id INT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory', "
         "max_future = '1 hour', dead_letters = 'far'); CREATE STREAM near AS SELECT id FROM s;"
@@ -183,7 +185,7 @@ def test_future_rows_go_to_the_dead_letters(spark: Any, data: Path) -> None:
         assert watermark == datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def test_windows_as_table_functions_and_before_1970(spark: Any, data: Path) -> None:
+def test_window_table_functions_before_1970(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (id INT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');"
         "CREATE STREAM t AS SELECT id, window_start, window_end, window_time "
@@ -208,7 +210,7 @@ def test_windows_as_table_functions_and_before_1970(spark: Any, data: Path) -> N
         assert ends == ["00:00", "59:55"]
 
 
-def test_streams_over_streams_views_and_changelogs(spark: Any, data: Path) -> None:
+def test_streams_read_streams_views_and_changelogs(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (id INT, tags ARRAY<STRING>, who STRUCT<name: STRING>) "
         "WITH (connector = 'memory', changelog = true);"
@@ -237,7 +239,9 @@ def test_streams_over_streams_views_and_changelogs(spark: Any, data: Path) -> No
         assert {(row["twice"], row["name"]) for row in rows} == {(2, "n")}
 
 
-def test_a_stream_and_a_sink_added_after_the_start(spark: Any, data: Path, tmp_path: Path) -> None:
+def test_streams_and_sinks_can_be_added_after_the_start(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
     script = TRADES + "CREATE STREAM a AS SELECT id FROM trades;"
     with open_with(data, spark, script) as session:
         first = session.subscribe("a")
@@ -253,31 +257,31 @@ def test_a_stream_and_a_sink_added_after_the_start(spark: Any, data: Path, tmp_p
         session.wait()
         assert sorted(row["id"] for row in rows_of(first.take_all())) == [1, 2]
         assert 3 in [row["id"] for row in rows_of(late.take_all())]
-        written = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
-        assert sorted(row["id"] for row in written) == [2, 3]
-        again = tmp_path / "again"
+        rows = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
+        assert sorted(row["id"] for row in rows) == [2, 3]
+        other_data = tmp_path / "again"
         session.execute(
-            f"CREATE SINK f2 FROM b WITH (connector = 'files', path = '{again}', format = 'json');"
+            f"CREATE SINK f2 FROM b WITH (connector = 'files', path = '{other_data}', format = 'json');"
         )
         session.insert("trades", [{"id": 3, "ms": 3}])
         session.wait()
-        assert [row["id"] for row in spark.read.json(str(again)).toArrow().to_pylist()] == [4]
+        assert [row["id"] for row in spark.read.json(str(other_data)).toArrow().to_pylist()] == [4]
         session.execute("DROP SINK f2;")
         session.insert("trades", [{"id": 4, "ms": 4}])
         session.wait()
-        written = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
-        assert sorted(row["id"] for row in written) == [2, 3, 4, 5]
-        assert len(list(again.glob("*.json"))) == 1
+        rows = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
+        assert sorted(row["id"] for row in rows) == [2, 3, 4, 5]
+        assert len(list(other_data.glob("*.json"))) == 1
         session.execute("DROP SINK f; DROP STREAM a;")
         assert [item.name for item in session.status()] == ["b"]
         assert not (data / "a").exists()
 
 
-def test_type_errors_point_into_the_script(spark: Any, data: Path) -> None:
+def test_type_errors_have_their_location_in_the_script(spark: Any, data: Path) -> None:
     script = (
         "CREATE STREAM x AS\nSELECT id,\n  symbol + ARRAY(1) AS broken\nFROM trades;\n"
         "CREATE STREAM y AS\nSELECT id FROM trades WHERE upper(symbol, 1) = 'A';\n"
-        # That the optimizer drops a column does not make it right.
+        # The optimizer drops the column, but it is still an error.
         "CREATE STREAM z AS\nSELECT id FROM (SELECT id, symbol + ARRAY(1) AS broken FROM trades);"
     )
     with open_with(data, spark, TRADES) as session:
@@ -299,7 +303,7 @@ def test_type_errors_point_into_the_script(spark: Any, data: Path) -> None:
         assert "must be a TIMESTAMP, not INT" in caught.value.message
 
 
-def test_a_broken_file_stops_with_one_clear_error_and_loses_nothing(
+def test_damaged_file_is_one_error_and_loses_no_rows(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -319,7 +323,7 @@ def test_a_broken_file_stops_with_one_clear_error_and_loses_nothing(
     assert sorted(row["id"] for row in rows_of(run_to_end(data, spark, script, "t"))) == [1, 2]
 
 
-def test_a_parquet_schema_that_does_not_fit(spark: Any, data: Path, tmp_path: Path) -> None:
+def test_parquet_schema_mismatch_is_rejected(spark: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     pa.parquet.write_table(pa.table({"id": ["text"]}), folder / "a.parquet")
@@ -333,7 +337,7 @@ def test_a_parquet_schema_that_does_not_fit(spark: Any, data: Path, tmp_path: Pa
     assert "a.parquet" in caught.value.message
 
 
-def test_what_cannot_run_is_rejected_before_anything_starts(spark: Any, data: Path) -> None:
+def test_unrunnable_streams_are_rejected_before_the_start(spark: Any, data: Path) -> None:
     with open_with(data, spark, TRADES) as session:
         with pytest.raises(RunError) as caught:
             session.start()
@@ -356,7 +360,7 @@ def test_what_cannot_run_is_rejected_before_anything_starts(spark: Any, data: Pa
         assert caught.value.code == "TG-505"
 
 
-def test_what_speaks_at_the_end_of_its_input_is_run_to_it(spark: Any, data: Path) -> None:
+def test_streams_that_emit_at_the_end_run_to_the_end(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE g WITH (connector = 'generator', kind = 'series', rows = 50);"
         "CREATE STREAM total AS SELECT count(*) AS n FROM g;"
@@ -370,13 +374,13 @@ def test_what_speaks_at_the_end_of_its_input_is_run_to_it(spark: Any, data: Path
         session.start(until_end=True)
         session.wait()
         assert rows_of(total.take_all()) == [{"n": 50}]
-        # Nothing is kept any more, whatever memory Spark holds on to.
+        # Counters are reset even if Spark still has cached rows in memory.
         status = session.status()[0]
         assert status.operators
         assert status.state_bytes == sum(item.bytes for item in status.operators)
 
 
-def test_a_data_directory_has_one_owner(spark: Any, data: Path, tmp_path: Path) -> None:
+def test_data_directory_has_one_owner(spark: Any, data: Path, tmp_path: Path) -> None:
     with tidegate.open(data, spark=spark):
         with pytest.raises(RunError) as caught:
             tidegate.open(data, spark=spark)
@@ -390,23 +394,23 @@ def test_a_data_directory_has_one_owner(spark: Any, data: Path, tmp_path: Path) 
     assert caught.value.code == "TG-601"
 
 
-def test_changed_sources_are_rejected_and_a_changed_stateless_query_goes_on(
+def test_changed_sources_are_rejected_but_changed_stateless_queries_continue(
     spark: Any, data: Path
 ) -> None:
     source = "CREATE SOURCE {0} (id INT) WITH (connector = 'memory');"
-    both = source.format("a") + source.format("b")
-    with open_with(data, spark, both + "CREATE STREAM s AS SELECT id FROM a;") as session:
+    sources = source.format("a") + source.format("b")
+    with open_with(data, spark, sources + "CREATE STREAM s AS SELECT id FROM a;") as session:
         session.insert("a", [{"id": 1}])
         session.subscribe("s")
         session.start(until_end=True)
         session.wait()
-    with open_with(data, spark, both + "CREATE STREAM s AS SELECT id FROM b;") as session:
+    with open_with(data, spark, sources + "CREATE STREAM s AS SELECT id FROM b;") as session:
         session.subscribe("s")
         with pytest.raises(RunError) as caught:
             session.start(until_end=True)
         assert caught.value.code == "TG-603"
     changed = "CREATE STREAM s AS SELECT id * 10 AS id FROM a;"
-    with open_with(data, spark, both + changed) as session:
+    with open_with(data, spark, sources + changed) as session:
         session.insert("a", [{"id": 2}])
         out = session.subscribe("s")
         session.start(until_end=True)
@@ -414,7 +418,7 @@ def test_changed_sources_are_rejected_and_a_changed_stateless_query_goes_on(
         assert [row["id"] for row in rows_of(out.take_all())] == [1, 20]
 
 
-def test_iterating_a_subscription_ends_with_the_stream_and_raises_its_error(
+def test_subscription_iterator_ends_with_the_stream_and_raises_its_error(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
     generated = (
@@ -441,7 +445,7 @@ def test_iterating_a_subscription_ends_with_the_stream_and_raises_its_error(
         assert caught.value.code == "TG-529"
 
 
-def test_an_event_time_without_zone(spark: Any, data: Path) -> None:
+def test_event_time_without_zone_is_utc(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (id INT, ts TIMESTAMP_NTZ, WATERMARK FOR ts AS ts - INTERVAL '1' MINUTE) "
         "WITH (connector = 'memory');"
@@ -459,9 +463,7 @@ def test_an_event_time_without_zone(spark: Any, data: Path) -> None:
         assert status.watermark == datetime(2026, 1, 1, 10, 19, 30, 1, tzinfo=UTC)
 
 
-def test_a_scalar_subquery_is_rejected_when_it_is_declared(
-    spark: Any, data: Path, tmp_path: Path
-) -> None:
+def test_scalar_subquery_is_rejected_when_declared(spark: Any, data: Path, tmp_path: Path) -> None:
     script = (
         f"CREATE SOURCE f (id BIGINT, v STRING) WITH (connector = 'files', path = '{tmp_path}', "
         "bounded = true); CREATE STREAM s AS SELECT id, (SELECT max(id) FROM f) AS m FROM f;"
@@ -471,7 +473,7 @@ def test_a_scalar_subquery_is_rejected_when_it_is_declared(
     assert caught.value.code == "TG-501"
 
 
-def test_a_subscriber_joins_a_stream_that_spark_writes_directly(spark: Any, data: Path) -> None:
+def test_subscriber_joins_a_stream_that_spark_writes_directly(spark: Any, data: Path) -> None:
     script = TRADES + (
         "CREATE STREAM a AS SELECT id FROM trades; CREATE SINK n FROM a WITH (connector = 'blackhole');"
     )
@@ -485,17 +487,17 @@ def test_a_subscriber_joins_a_stream_that_spark_writes_directly(spark: Any, data
         assert [row["id"] for row in rows_of(joined.take_all())] == [2]
 
 
-def test_what_is_available_now_is_read_and_windows_stay_open(spark: Any, data: Path) -> None:
+def test_available_now_reads_all_rows_and_keeps_windows_open(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (k STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
         "WITH (connector = 'memory', inserts_per_epoch = 1);"
         "CREATE STREAM w AS SELECT k, count(*) AS n FROM s GROUP BY k, TUMBLE(ts, INTERVAL '1' MINUTE);"
     )
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    for run, given in enumerate((0, 30, 70)):
+    for run, second in enumerate((0, 30, 70)):
         with open_with(data, spark, script) as session:
             out = session.subscribe("w")
-            session.insert("s", [{"k": "a", "ts": at + timedelta(seconds=given)}])
+            session.insert("s", [{"k": "a", "ts": at + timedelta(seconds=second)}])
             session.start(available_now=True)
             assert session.wait(120)
             assert session.status()[0].state is State.FINISHED

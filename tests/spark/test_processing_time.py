@@ -1,4 +1,4 @@
-"""Processing time: what happens because time passes, with or without rows."""
+"""Processing time: effects of passing time, with or without rows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import eventually, open_with, rows_of
+from tests.support.event_time import at
+from tests.support.sessions import eventually, open_with, rows_of
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-def test_a_silent_source_holds_the_watermark_until_it_is_idle(spark: Any, data: Path) -> None:
+def test_silent_source_holds_the_watermark_until_it_is_idle(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE p (ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');"
         "CREATE SOURCE q (ts TIMESTAMP, WATERMARK FOR ts AS ts) "
@@ -37,7 +32,7 @@ def test_a_silent_source_holds_the_watermark_until_it_is_idle(spark: Any, data: 
         session.insert("q", [(at(2),)])
         session.start()
         eventually(lambda: watermark() == at(2))
-        # No rows come any more: only time passes.
+        # There are no more rows: only time passes.
         eventually(lambda: watermark() == at(25))
         eventually(lambda: any(batch.table.num_rows for batch in out.take_all()))
     with open_with(data, spark, script, key_groups=2) as session:
@@ -49,19 +44,17 @@ def test_a_silent_source_holds_the_watermark_until_it_is_idle(spark: Any, data: 
         eventually(lambda: watermark() == at(60))
         rows: list[Any] = []
 
-        def given_out() -> list[Any]:
+        def emitted() -> list[Any]:
             rows.extend((row["window_start"], row["n"]) for row in rows_of(out.take_all()))
             return rows
 
-        # The watermark is known before the epoch is written.
-        eventually(lambda: len(given_out()) == 2)
+        # The status shows the watermark before the epoch is written.
+        eventually(lambda: len(emitted()) == 2)
         assert rows == [(at(0), 2), (at(20), 2)]
         assert session.status()[0].late_rows == 0
 
 
-def test_updates_now_and_then_groups_that_expire_and_windows_of_the_clock(
-    spark: Any, data: Path
-) -> None:
+def test_periodic_updates_state_ttl_and_processing_time_windows(spark: Any, data: Path) -> None:
     script = (
         "CREATE SOURCE s (k STRING) WITH (connector = 'memory', inserts_per_epoch = 1);"
         "CREATE STREAM now_and_then AS SELECT k, count(*) AS n FROM s GROUP BY k "
@@ -74,27 +67,27 @@ def test_updates_now_and_then_groups_that_expire_and_windows_of_the_clock(
     began = datetime.now(UTC)
     with open_with(data, spark, script, key_groups=2) as session:
         out = {name: session.subscribe(name) for name in ("now_and_then", "forgets", "clock")}
-        seen: dict[str, list[dict[str, Any]]] = {name: [] for name in out}
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in out}
 
         def total(name: str, column: str = "n") -> int:
-            seen[name] += rows_of(out[name].take_all())
-            return sum(row[column] for row in seen[name])
+            rows[name] += rows_of(out[name].take_all())
+            return sum(row[column] for row in rows[name])
 
         session.insert("s", [("a",), ("a",)])
         session.start()
         eventually(lambda: total("now_and_then") == 2 and total("forgets") == 2)
         eventually(lambda: total("clock") == 2)
-        # No rows come any more: only time passes, and what it ends is seen with the next rows.
+        # There are no more rows: expired groups are emitted with the next rows.
         quiet = datetime.now(UTC)
         eventually(lambda: datetime.now(UTC) > quiet + timedelta(seconds=4))
         for _ in range(4):
             session.insert("s", [("a",)])
         eventually(lambda: total("clock") == 6)
-        eventually(lambda: total("now_and_then") > 2 and seen["now_and_then"][-1]["n"] == 6)
-        # Without forgetting the first two it would be six.
+        eventually(lambda: total("now_and_then") > 2 and rows["now_and_then"][-1]["n"] == 6)
+        # If the first two had not expired, it would be six.
         total("forgets")
-        assert max(row["n"] for row in seen["forgets"]) <= 4
-        assert len(seen["now_and_then"]) <= 1 + (datetime.now(UTC) - began).total_seconds() / 3
-        for row in seen["clock"]:
+        assert max(row["n"] for row in rows["forgets"]) <= 4
+        assert len(rows["now_and_then"]) <= 1 + (datetime.now(UTC) - began).total_seconds() / 3
+        for row in rows["clock"]:
             assert row["window_end"] - row["window_start"] == timedelta(seconds=2)
             assert began - timedelta(seconds=2) <= row["window_start"] <= datetime.now(UTC)

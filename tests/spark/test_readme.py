@@ -1,4 +1,4 @@
-"""README works when its blocks are pasted in order into an empty directory."""
+"""The blocks of README work when they are pasted in order into an empty directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.book import blocks_of
+from tests.support.doc_blocks import blocks_of
 from tests.support.install import copy_checkout
 
 pytestmark = pytest.mark.spark
@@ -31,7 +31,7 @@ with tidegate.open("data") as db:
 
 @dataclass(frozen=True)
 class Pasted:
-    """What README's blocks printed, and the directory and environment they left behind."""
+    """The output of the blocks of README, and the directory and environment that they created."""
 
     outputs: list[str]
     codes: list[int]

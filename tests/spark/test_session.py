@@ -1,4 +1,4 @@
-"""The SparkSession: Java, a session of the user's, a quiet terminal."""
+"""The SparkSession: starting Java, sessions of users, terminal output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from pyspark import SparkContext
 
 import tidegate
-from tests.spark.helpers import bag, open_with, rows_of, run_to_end
+from tests.support.sessions import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError
 from tidegate.spark.session import own_session, require_java
 
 pytestmark = pytest.mark.spark
 
 
-def test_a_missing_or_old_java_is_one_clear_sentence(
+def test_missing_or_old_java_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", None)
@@ -40,7 +40,7 @@ def test_a_missing_or_old_java_is_one_clear_sentence(
     assert "is Java 8" in caught.value.message
 
 
-def test_a_java_that_ends_while_spark_starts_is_told(tmp_path: Path) -> None:
+def test_exit_of_java_during_the_start_is_one_clear_error(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\nexit 1\n")
@@ -57,13 +57,13 @@ def test_a_java_that_ends_while_spark_starts_is_told(tmp_path: Path) -> None:
     assert f"what it said is in {tmp_path / 'spark.log'}" in ended.stderr
 
 
-def test_ctrl_c_stays_what_it_was(spark: Any) -> None:
-    """Spark's handler would cancel the job of an epoch, and print what it was in the middle of."""
+def test_ctrl_c_handler_is_kept(spark: Any) -> None:
+    """Spark's handler would cancel the job of an epoch and print its progress."""
     handler = signal.getsignal(signal.SIGINT)
     assert getattr(handler, "__module__", None) != "pyspark.core.context"
 
 
-def test_a_session_of_the_users_lends_its_functions_and_keeps_its_settings(
+def test_session_of_the_user_shares_functions_and_keeps_its_settings(
     spark: Any, data: Path
 ) -> None:
     users = spark.newSession()
@@ -85,7 +85,7 @@ def test_a_session_of_the_users_lends_its_functions_and_keeps_its_settings(
     assert caught.value.code == "TG-303"
 
 
-# Settings that change what SQL means, how rows travel, or how a query is run.
+# Settings that change the meaning of SQL, the encoding of rows, or the execution of a query.
 ODD = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "Asia/Tokyo",
@@ -124,23 +124,25 @@ def test_sessions_share_their_python_workers(spark: Any, tmp_path: Path) -> None
     assert before
     for number in range(3):
         assert len(run_to_end(tmp_path / str(number), users.newSession(), script, "t")) == 1
-    assert _daemons() <= before, "a daemon imports for a second, and is never ended"
+    assert _daemons() <= before, (
+        "a second daemon was started: it imports for a second and never ends"
+    )
 
 
 def _daemons() -> set[int]:
-    """The daemons of Python workers: one for each environment that workers were asked for with."""
+    """Return the daemons of Python workers: one for each environment of workers."""
     parents = _processes()
     jvm = {pid for pid, parent in parents.items() if parent == os.getpid()}
     return {pid for pid, parent in parents.items() if parent in jvm and _is_daemon(pid)}
 
 
 def _processes() -> dict[int, int]:
-    """Processes and their parents."""
-    found = {}
+    """Return the running processes and their parents."""
+    parents = {}
     for item in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            found[int(item.parent.name)] = int(item.read_text().rpartition(")")[2].split()[1])
-    return found
+            parents[int(item.parent.name)] = int(item.read_text().rpartition(")")[2].split()[1])
+    return parents
 
 
 def _is_daemon(pid: int) -> bool:
@@ -149,36 +151,36 @@ def _is_daemon(pid: int) -> bool:
     return False
 
 
-def test_a_session_with_any_settings_gives_the_same_rows_and_stays_as_it_is(
+def test_settings_of_a_session_change_neither_rows_nor_the_session(
     spark: Any, tmp_path: Path
 ) -> None:
-    given = tmp_path / "in"
-    given.mkdir()
+    inputs = tmp_path / "in"
+    inputs.mkdir()
     rows = (
         f'{{"Id": {n}, "amount": {n}.5, "word": "w{n % 3}", "at": "2026-01-01T00:{n // 2:02d}:00Z"}}'
         for n in range(100)
     )
-    (given / "1.json").write_text("\n".join(rows))
+    (inputs / "1.json").write_text("\n".join(rows))
     users = spark.newSession()
     for key, value in ODD.items():
         users.conf.set(key, value)
     users.range(3).createOrReplaceTempView("mine")
     before = dict(users.conf.getAll)
-    found = []
+    results = []
     for name, session in (("odd", users), ("plain", spark)):
-        script = QUERIES.format(given=given)
+        script = QUERIES.format(given=inputs)
         with open_with(tmp_path / name, session, script) as opened:
             out = [opened.subscribe(stream) for stream in ("plain", "sums")]
             opened.start(until_end=True)
             opened.wait()
-            found.append([bag(rows_of(item.take_all())) for item in out])
+            results.append([bag(rows_of(item.take_all())) for item in out])
             opened.stop()
             opened.execute("CREATE SINK x FROM bad WITH (connector = 'blackhole')")
             opened.start(until_end=True)
             with pytest.raises(RunError, match="cannot be cast"):
                 opened.wait()
-    assert found[0] == found[1]
-    assert [item.total() for item in found[0]] == [100, 100]
+    assert results[0] == results[1]
+    assert [item.total() for item in results[0]] == [100, 100]
     assert dict(users.conf.getAll) == before
     assert [table.name for table in users.catalog.listTables()] == ["mine"]
 
@@ -199,9 +201,7 @@ spark.stop()
 """
 
 
-def test_spark_connect_is_rejected_in_one_sentence(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_connect_is_rejected(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = subprocess.run(
         [sys.executable, "-c", CONNECT, str(data)], capture_output=True, text=True, check=True
     )
@@ -216,7 +216,7 @@ def test_spark_connect_is_rejected_in_one_sentence(
             own_session(master, data / "spark.log")
 
 
-def test_a_cluster_is_not_confused_with_the_spark_that_runs_already(spark: Any, data: Path) -> None:
+def test_other_master_than_the_running_spark_is_rejected(spark: Any, data: Path) -> None:
     with pytest.raises(RunError, match=r"Spark runs in this process already, on local\[2\]"):
         own_session("spark://nowhere:7077", data)
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
@@ -228,7 +228,7 @@ def test_a_cluster_is_not_confused_with_the_spark_that_runs_already(spark: Any, 
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def test_a_run_leaves_nothing_of_sparks_in_the_terminal(data: Path) -> None:
+def test_run_prints_no_messages_of_spark(data: Path) -> None:
     program = (
         "import tidegate\n"
         f"with tidegate.open({str(data)!r}) as db:\n"

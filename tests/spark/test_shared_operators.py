@@ -1,4 +1,4 @@
-"""Operators that several streams have in common: they step once, and nobody sees a difference."""
+"""Operators that several streams share run once, without a visible difference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 import tidegate
-from tests.spark.helpers import bag, rows_of
+from tests.support.sessions import bag, rows_of
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.runtime import epoch as cutting
 from tidegate.runtime import frames as sharing
@@ -52,13 +52,13 @@ BATCH = {
 }
 
 
-def _write(given: Path, number: int) -> None:
-    given.mkdir(exist_ok=True)
+def _write(folder: Path, number: int) -> None:
+    folder.mkdir(exist_ok=True)
     lines = [
         json.dumps({"id": i // 2, "page": "abc"[i // 2 % 3], "ts": _time(i // 2)})
         for i in range(number * 80, number * 80 + 80)
     ]
-    (given / f"{number:03}.json").write_text("\n".join([*lines, "broken"]))
+    (folder / f"{number:03}.json").write_text("\n".join([*lines, "broken"]))
 
 
 def _time(second: int) -> str:
@@ -68,16 +68,16 @@ def _time(second: int) -> str:
 def _run(path: Path, spark: Any, script: str, names: list[str], until_end: bool) -> dict[str, Any]:
     with tidegate.open(path / "data", spark=spark) as db:
         db.execute(script.format(given=path / "in"))
-        taken = {name: db.subscribe(name) for name in names}
+        readers = {name: db.subscribe(name) for name in names}
         db.start(until_end=until_end, available_now=not until_end)
         db.wait()
-        found: dict[str, Any] = {name: rows_of(s.take_all()) for name, s in taken.items()}
-        found["status"] = {s.name: (s.rows_in, s.rows_out, s.dead_letters) for s in db.status()}
-        return found
+        results: dict[str, Any] = {name: rows_of(s.take_all()) for name, s in readers.items()}
+        results["status"] = {s.name: (s.rows_in, s.rows_out, s.dead_letters) for s in db.status()}
+        return results
 
 
-def _twice(path: Path, spark: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two runs; between them the process is another one, and there is one more stream."""
+def _run_twice(path: Path, spark: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run twice; the second run is a new session with one more stream."""
     for number in range(2):
         _write(path / "in", number)
     first = _run(path, spark, SOURCE + STREAMS, NAMES, until_end=False)
@@ -88,12 +88,12 @@ def _twice(path: Path, spark: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _standing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is left of a changelog."""
-    found: list[dict[str, Any]] = []
+    """Return the rows that a changelog leaves."""
+    remaining: list[dict[str, Any]] = []
     for row in rows:
         op = row.pop("_op", "+I")
-        found.append(row) if op in ("+I", "+U") else found.remove(row)
-    return found
+        remaining.append(row) if op in ("+I", "+U") else remaining.remove(row)
+    return remaining
 
 
 def _expected(path: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _expected(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_streams_with_an_operator_in_common_step_it_once(
+def test_streams_run_a_shared_operator_once(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
     if large:
@@ -121,7 +121,7 @@ def test_streams_with_an_operator_in_common_step_it_once(
     together, apart = tmp_path / "together", tmp_path / "apart"
     together.mkdir()
     apart.mkdir()
-    first, second = _twice(together, spark)
+    first, second = _run_twice(together, spark)
     store = open_store(str(together / "data" / "_pipelines" / "main"))
     manifest = Manifests(store, 3).recover().manifest
     assert manifest is not None
@@ -131,7 +131,7 @@ def test_streams_with_an_operator_in_common_step_it_once(
             key.partition(".")[0]
         )
     shared = sorted(sorted(names) for names in state_handles.values())
-    # A stream that came later has read the same, but not in the same epochs.
+    # A later stream has read the same rows, but not in the same epochs.
     assert shared == [
         ["again", "clicks", "many", "pairs", "pairs", "top", "totals", "views"],
         ["again", "totals"],
@@ -142,16 +142,16 @@ def test_streams_with_an_operator_in_common_step_it_once(
         ["top"],
         ["top"],
     ]
-    written = [item.name for item in store.list("state") if manifest.stamp in item.name]
-    named = {file for operator in manifest.operators.values() for file in operator.files}
-    assert {name.partition("/")[2] for name in written} <= named, "nothing was stepped twice"
+    file_names = [item.name for item in store.list("state") if manifest.stamp in item.name]
+    referenced = {file for operator in manifest.operators.values() for file in operator.files}
+    assert {name.partition("/")[2] for name in file_names} <= referenced, "an operator ran twice"
 
     expected = _expected(together)
-    found = {name: bag(_standing(rows)) for name, rows in second.items() if name in expected}
-    assert found == expected
+    emitted = {name: bag(_standing(rows)) for name, rows in second.items() if name in expected}
+    assert emitted == expected
 
     if not large:
         monkeypatch.setattr(sharing.Sharing, "groups", lambda *rest: ())
-        alone, alone_again = _twice(apart, spark)
+        alone, alone_again = _run_twice(apart, spark)
         assert first["status"] == alone["status"]
         assert second["status"] == alone_again["status"]

@@ -1,4 +1,4 @@
-"""Streams that read the same range of a source: its records are decoded once, for all of them."""
+"""Streams that read the same range of a source decode its records once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.spark.helpers import rows_of
+from tests.support.sessions import rows_of
 from tidegate.runtime import epoch as cutting
 from tidegate.spark import frame as frames
 
 pytestmark = pytest.mark.spark
 
-# Decimals are decoded by Spark.
+# Spark decodes decimals.
 SOURCE = """
 CREATE SOURCE s (id BIGINT NOT NULL, kind STRING, at TIMESTAMP, price DECIMAL(10, 2), twice AS id * 2,
     WATERMARK FOR at AS at - INTERVAL '10' SECONDS)
@@ -33,52 +33,52 @@ CREATE STREAM pairs AS SELECT a.id, b.id AS other FROM s AS a JOIN s AS b
 ADDED = "CREATE STREAM later AS SELECT id FROM s;"
 
 
-def _write(given: Path, first: int, count: int) -> None:
-    given.mkdir(exist_ok=True)
+def _write(folder: Path, first: int, count: int) -> None:
+    folder.mkdir(exist_ok=True)
     for number in range(first, first + count):
         rows = [
             {"id": i, "kind": "ab"[i % 2], "at": f"2026-01-01T00:{i // 60:02}:{i % 60:02}Z"}
             for i in range(number * 40, number * 40 + 40)
         ]
         lines = [json.dumps(row) for row in rows] + ['{"id": null}', "broken"]
-        (given / f"{number:03}.json").write_text("\n".join(lines))
+        (folder / f"{number:03}.json").write_text("\n".join(lines))
 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every epoch is large; which streams have shared what was decoded."""
+    """Make every epoch large; collect the streams that share decoded rows."""
     monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
-    seen: list[str] = []
+    collected: list[str] = []
     once = frames._decoded_once
 
     def watched(context: Any, shared: Any, *rest: Any) -> Any:
-        seen.append(",".join(shared.streams))
+        collected.append(",".join(shared.streams))
         return once(context, shared, *rest)
 
     monkeypatch.setattr(frames, "_decoded_once", watched)
-    return seen
+    return collected
 
 
 def _run(path: Path, spark: Any, script: str, names: list[str], until_end: bool) -> dict[str, Any]:
     with tidegate.open(path / "data", spark=spark) as db:
         db.execute(script.format(given=path / "in"))
-        taken = {name: db.subscribe(name) for name in names}
+        readers = {name: db.subscribe(name) for name in names}
         db.start(until_end=until_end, available_now=not until_end)
         db.wait()
-        found: dict[str, Any] = {name: rows_of(s.take_all()) for name, s in taken.items()}
-        found["in"] = {s.name: s.rows_in for s in db.status()}
-        found["dead"] = {s.name: s.dead_letters for s in db.status()}
-        return found
+        results: dict[str, Any] = {name: rows_of(s.take_all()) for name, s in readers.items()}
+        results["in"] = {s.name: s.rows_in for s in db.status()}
+        results["dead"] = {s.name: s.dead_letters for s in db.status()}
+        return results
 
 
-def test_streams_that_read_alike_decode_once(
+def test_streams_over_one_source_decode_it_once(
     spark: Any, tmp_path: Path, decoded: list[str]
 ) -> None:
     names = ["sums", "plain", "pairs", "bad"]
     _write(tmp_path / "in", 0, 3)
     first = _run(tmp_path, spark, SOURCE + STREAMS, names, until_end=False)
     assert set(decoded) == {"sums,plain,pairs,pairs,bad"}
-    # A stream that comes later reads what the others have read already, and then the same.
+    # A later stream reads the old rows alone, and then shares the new ones.
     _write(tmp_path / "in", 3, 3)
     second = _run(tmp_path, spark, SOURCE + STREAMS + ADDED, [*names, "later"], until_end=True)
 
@@ -89,19 +89,19 @@ def test_streams_that_read_alike_decode_once(
     sums: Counter[tuple[int, str]] = Counter()
     for i in ids:
         sums[i // 60, "ab"[i % 2]] += 2 * i
-    found = {(r["window_start"].minute, r["kind"]): r["total"] for r in second["sums"]}
-    assert found == dict(sums)
+    totals = {(r["window_start"].minute, r["kind"]): r["total"] for r in second["sums"]}
+    assert totals == dict(sums)
     assert len(second["bad"]) == 12
     assert {(row["column_name"], row["line"]) for row in second["bad"]} >= {("id", 41)}
     assert sorted(row["id"] for row in second["later"]) == list(ids)
 
-    # A join of a source with itself reads it twice.
+    # A self-join reads the source twice.
     assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252, "bad": 126}
     assert second["in"]["later"] == 252
     assert first["dead"]["sums"] == 6
 
 
-def test_what_tasks_read_is_read_once_for_all_streams(
+def test_tasks_read_a_range_once_for_all_streams(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: list[str]
 ) -> None:
     read: list[tuple[int, ...]] = []
@@ -117,12 +117,12 @@ def test_what_tasks_read_is_read_once_for_all_streams(
     _write(tmp_path / "in", 0, 3)
     names = ["sums", "plain", "pairs"]
     first = _run(tmp_path, spark, source + streams, names, until_end=False)
-    # One for the sums, two for the join, one for what has no operator.
+    # One reader for the sums, two for the join, one for the stream without operators.
     assert set(read) == {(4,)}
     assert all(plan.count("ReusedExchange") == 1 for plan in plans), plans[0]
     assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252}
     assert first["dead"] == {"sums": 6, "plain": 6, "pairs": 12}
-    # A stream that comes later reads for itself until it is as far as the others.
+    # A later stream reads separately until it has caught up.
     read.clear()
     _write(tmp_path / "in", 3, 3)
     more = "CREATE STREAM late_sums AS SELECT kind, window_end, count(*) AS n FROM s"

@@ -1,4 +1,4 @@
-"""examples/shop: eight streams from the command line, in the browser while they run, and right."""
+"""examples/shop: eight streams on the command line and in the browser."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import pytest
 
 import tidegate
 
-# It starts a Spark of its own, and is run with the tests of the console.
+# It starts its own Spark and runs with the tests of the console.
 pytestmark = pytest.mark.browser
 
 ROOT = Path(tidegate.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-# Generous: the machines that run this are small and busy.
+# Test machines are small and busy.
 PATIENCE_SECONDS = 400
 CLICKS = "read_json('in/clicks/*.json', format = 'newline_delimited', ignore_errors = true)"
-# Broken lines are NULL there.
+# Malformed lines are NULL there.
 TRUTH = f"""
 CREATE VIEW clicks AS SELECT DISTINCT id, user_id, page, device.os AS os, ts::TIMESTAMP AS ts
 FROM {CLICKS} WHERE id IS NOT NULL AND ts IS NOT NULL;
 CREATE VIEW orders AS SELECT id, user_id, amount::DECIMAL(10, 2) AS amount, ts::TIMESTAMP AS ts
 FROM read_csv('in/orders/*.csv');
 """
-# What each sink must hold, in batch.
+# The expected rows of each sink, as batch queries.
 EXPECTED = {
     "clicks": "SELECT id, user_id, page, os, ts FROM clicks",
     "views": "SELECT date_trunc('minute', ts) AS window_start, page, count(*) AS views, "
@@ -73,7 +73,7 @@ def page() -> Iterator[Any]:
         browser.close()
 
 
-def test_the_shop_is_shown_while_it_runs_and_is_right_in_the_end(
+def test_shop_is_shown_while_running_and_its_sinks_equal_batch(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("shop.sql", "rows.py"):
@@ -83,7 +83,7 @@ def test_the_shop_is_shown_while_it_runs_and_is_right_in_the_end(
     subprocess.run([sys.executable, "rows.py", *small], check=True, capture_output=True)
     with run("--console", "--listen", "0") as live:
         assert live.stdout is not None
-        url = next(found[0] for line in live.stdout if (found := re.findall(r"http://\S+", line)))
+        url = next(urls[0] for line in live.stdout if (urls := re.findall(r"http://\S+", line)))
         page.set_default_timeout(PATIENCE_SECONDS * 1000)
         page.goto(url)
         # Two sources, a lookup table, eight streams and nine sinks, dead letters and late rows.
@@ -96,26 +96,28 @@ def test_the_shop_is_shown_while_it_runs_and_is_right_in_the_end(
         live.send_signal(signal.SIGINT)
         assert live.wait(PATIENCE_SECONDS) == 0
     with run("--until-end") as ended:
-        said, wrong = ended.communicate(timeout=PATIENCE_SECONDS)
-    assert ended.returncode == 0, said + wrong
-    _compare()
+        stdout, stderr = ended.communicate(timeout=PATIENCE_SECONDS)
+    assert ended.returncode == 0, stdout + stderr
+    _compare_sinks()
 
 
-def _compare() -> None:
+def _compare_sinks() -> None:
     batch = duckdb.connect()
     batch.execute(TRUTH)
     for sink, truth in EXPECTED.items():
         kind = "parquet" if list(Path(f"out/{sink}").glob("*.parquet")) else "json"
         columns = ", ".join(item[0] for item in batch.execute(truth).description or ())
-        given = f"SELECT {columns} FROM read_{kind}('out/{sink}/*.{kind}')"
-        for one, other in ((truth, given), (given, truth)):
-            left = batch.execute(f"({one}) EXCEPT ALL ({other}) LIMIT 3").fetchall()
-            assert not left, f"{sink}: {left}"
+        written = f"SELECT {columns} FROM read_{kind}('out/{sink}/*.{kind}')"
+        for left_query, right_query in ((truth, written), (written, truth)):
+            difference = batch.execute(
+                f"({left_query}) EXCEPT ALL ({right_query}) LIMIT 3"
+            ).fetchall()
+            assert not difference, f"{sink}: {difference}"
     bad = batch.execute("SELECT count(*) FROM read_json('out/bad_clicks/*.json')").fetchone()
     assert bad is not None and bad[0] > 0
     expected = batch.execute("SELECT os, count(*) FROM clicks GROUP BY os").fetchall()
-    asked = [sys.executable, "-m", "tidegate", "query", ".tidegate/shop"]
-    asked += ["SELECT os, clicks FROM by_os", "--format", "csv"]
-    shown = subprocess.run(asked, env=ENVIRONMENT, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tidegate", "query", ".tidegate/shop"]
+    command += ["SELECT os, clicks FROM by_os", "--format", "csv"]
+    shown = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True)
     rows = [line.split(",") for line in shown.stdout.split()[1:]]
     assert sorted((os_, int(count)) for os_, count in rows) == sorted(expected)

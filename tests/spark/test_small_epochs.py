@@ -1,4 +1,4 @@
-"""Small epochs: one task does all of the work, and a job of one stage is sooner done."""
+"""Small epochs run in one task and one stage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with, rows_of
+from tests.support.sessions import open_with, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -41,28 +41,28 @@ def _run(path: Path, spark: Any, script: str, names: list[str]) -> dict[str, lis
 
 
 def _best() -> list[tuple[int, int]]:
-    found = []
+    best = []
     for start in range(0, 120, 10):
         sums = {k: sum(n for n in range(start, start + 10) if n % 5 == k) for k in range(5)}
-        found += sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:2]
-    return sorted(found)
+        best += sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:2]
+    return sorted(best)
 
 
-def test_a_small_epoch_of_a_chain_of_operators_is_one_stage(
+def test_small_epoch_of_chained_operators_is_one_stage(
     spark: Any, data: Path, plans: list[str]
 ) -> None:
-    found = _run(data, spark, SCRIPT, ["best"])["best"]
-    assert sorted((row["k"], row["total"]) for row in found) == _best()
+    emitted = _run(data, spark, SCRIPT, ["best"])["best"]
+    assert sorted((row["k"], row["total"]) for row in emitted) == _best()
     assert len(plans) == 3
     assert not any("Exchange" in plan for plan in plans), plans[0]
 
 
-def test_what_two_streams_read_is_read_once_also_in_a_small_epoch(
+def test_two_streams_share_one_read_in_a_small_epoch(
     spark: Any, data: Path, plans: list[str]
 ) -> None:
-    found = _run(data, spark, SCRIPT + OTHER, ["best", "pairs"])
-    assert sorted((row["k"], row["total"]) for row in found["best"]) == _best()
-    assert sorted(row["v"] for row in found["pairs"]) == list(range(120))
+    emitted = _run(data, spark, SCRIPT + OTHER, ["best", "pairs"])
+    assert sorted((row["k"], row["total"]) for row in emitted["best"]) == _best()
+    assert sorted(row["v"] for row in emitted["pairs"]) == list(range(120))
     for plan in plans:
         assert plan.count("Range (") == 1, plan
         assert plan.count("ReusedExchange") == 1, plan

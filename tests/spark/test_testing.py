@@ -1,4 +1,4 @@
-"""The test kit on Spark: our own cases, with and without restarts."""
+"""The test kit on Spark: cases with and without restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = ROOT / "tests" / "cases"
 
 @pytest.mark.parametrize("path", find_cases([CASES]), ids=lambda path: path.stem)
 @pytest.mark.parametrize("restart", [False, True], ids=["straight", "restarted"])
-def test_own_cases(path: Path, restart: bool, spark: SparkSession) -> None:
+def test_cases_pass(path: Path, restart: bool, spark: SparkSession) -> None:
     case = load_case(path)
     outcome = run_case(case, spark=spark, restart=restart)
     assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
@@ -54,8 +54,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_expectation_fails(name: str, tmp_path: Path, spark: SparkSession) -> None:
-    """Every case above can fail, too: one thing wrong in the file, and it does."""
+def test_wrong_expectation_fails(name: str, tmp_path: Path, spark: SparkSession) -> None:
+    """Each of the cases above fails if one thing in the file is wrong."""
     right, wrong, reason = WRONG[name]
     text = (CASES / f"{name}.yaml").read_text("utf-8")
     assert right in text
@@ -66,7 +66,7 @@ def test_a_wrong_expectation_fails(name: str, tmp_path: Path, spark: SparkSessio
     assert reason in (outcome.reason or "")
 
 
-def test_main_counts_and_exit_codes(
+def test_command_counts_cases_and_sets_the_exit_code(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(CASES / "windows.yaml", tmp_path)
@@ -82,7 +82,9 @@ def test_main_counts_and_exit_codes(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_examples_of_the_docs(number: int, tmp_path: Path, spark: SparkSession) -> None:
+def test_examples_of_the_documentation_pass(
+    number: int, tmp_path: Path, spark: SparkSession
+) -> None:
     text = (ROOT / "docs" / "TESTING_SQL.md").read_text("utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 2

@@ -1,4 +1,4 @@
-"""What a type error says: Spark's sentence about the expression that the caret shows."""
+"""Type errors show the message of Spark for the marked expression."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import open_with
+from tests.support.sessions import open_with
 from tidegate.errors import ScriptError
 
 pytestmark = pytest.mark.spark
@@ -25,16 +25,16 @@ ROWS_BACK = "OVER (PARTITION BY id ORDER BY ts ROWS BETWEEN 1 PRECEDING AND 2 PR
         ("id, bool_and(v) AS x FROM t GROUP BY id EMIT CHANGES", "bool_and(v)", '"BOOLEAN"'),
         ("percentile(v, 1.5) AS x FROM t EMIT CHANGES", "percentile(v, 1.5)", "between [0.0, 1.0]"),
         (f"sum(v) {ROWS_BACK} AS x FROM t", f"sum(v) {ROWS_BACK}", "The lower bound of a window"),
-        # The ids of columns in a plan are not the user's words.
+        # Spark's message would contain the ids of columns.
         ("b.arr + a.v AS x FROM t AS a JOIN t AS b ON a.id = b.id", "b.arr + a.v", '"(arr + v)"'),
         ("id FROM t UNION ALL SELECT arr FROM t", None, "UNION can only|compatible column types"),
-        # WHEN means nothing without its CASE, nor does lag without its OVER.
+        # WHEN is not an expression without CASE, nor is lag without OVER.
         ("CASE WHEN v > 1 THEN v ELSE v + arr END AS x FROM t", "v + arr", '"(v + arr)"'),
         ("CASE WHEN v THEN 1 END AS x FROM t", "CASE WHEN v THEN 1 END", '"CASE WHEN v THEN 1'),
         (f"lag(v, 1, arr) {BY_TIME} AS x FROM t", f"lag(v, 1, arr) {BY_TIME}", '"ARRAY<INT>"'),
     ],
 )
-def test_a_type_error_says_what_spark_says_of_that_expression(
+def test_type_error_shows_the_message_of_spark_for_the_expression(
     spark: Any, data: Path, query: str, blamed: str | None, words: str
 ) -> None:
     source = (

@@ -1,4 +1,4 @@
-"""Types are Spark's, found once; their names are all that a plan needs to know Arrow's."""
+"""Types are those of Spark, found with one query; Arrow types follow from their names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STRUCT<i: INTERVAL DAY TO SECOND, j: INT>
 """
 
 
-def test_arrow_types_are_those_of_spark(spark: SparkSession) -> None:
+def test_arrow_types_equal_spark(spark: SparkSession) -> None:
     for text in TYPES.replace("\n", " ").split(";"):
         kind = spark.sql(f"SELECT CAST(NULL AS {text.strip()}) AS c").schema.fields[0].dataType
         expected = to_arrow_type(kind, timezone="UTC")
@@ -39,7 +39,7 @@ def test_arrow_types_are_those_of_spark(spark: SparkSession) -> None:
             arrow_type(text)
 
 
-def test_every_field_of_a_plan_has_its_type_after_one_question(
+def test_one_query_finds_the_types_of_all_fields(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = compile_text(
@@ -51,12 +51,12 @@ def test_every_field_of_a_plan_has_its_type_after_one_question(
     )
     stream = compiled.catalog.get("s")
     assert isinstance(stream, Stream)
-    asked: list[str] = []
+    queries: list[str] = []
     sql = type(spark).sql
     monkeypatch.setattr(
-        type(spark), "sql", lambda self, text, *rest: asked.append(text) or sql(self, text, *rest)
+        type(spark), "sql", lambda self, text, *rest: queries.append(text) or sql(self, text, *rest)
     )
     typed = analyse_plan(spark, stream, stream.plan, compiled.catalog)
-    assert len(asked) == 1
+    assert len(queries) == 1
     assert all(item.type for node in n.walk(typed.plan) for item in node.fields)
     assert [item.type for item in typed.plan.fields] == ["BIGINT", "BIGINT", "DOUBLE"]

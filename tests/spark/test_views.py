@@ -1,4 +1,4 @@
-"""Materialised views on Spark: the current table of a stream, through restarts and restores."""
+"""Materialized views on Spark: the current table of a stream, across restarts and restores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.spark.helpers import open_with
+from tests.support.sessions import open_with
 from tidegate.cli.main import app
 from tidegate.errors import RunError
 from tidegate.session.session import Session
@@ -45,7 +45,7 @@ def totals(session: Session, view: str = "totals") -> dict[str, int]:
     }
 
 
-def test_views_are_the_current_tables_of_their_streams(data: Path, spark: SparkSession) -> None:
+def test_views_contain_the_current_tables_of_their_streams(data: Path, spark: SparkSession) -> None:
     with open_with(data, spark, SCRIPT) as session:
         assert totals(session) == {}
         session.start()
@@ -57,50 +57,52 @@ def test_views_are_the_current_tables_of_their_streams(data: Path, spark: SparkS
         assert totals(session) == totals(session, "history") == {"a": 3, "b": 10}
         joined = "SELECT sum(s.amount) AS n, any_value(total) AS t FROM all_sales s JOIN totals USING (item) WHERE item = 'a'"
         assert list(session.query(joined)) == [{"n": 3 + sum(range(20)), "t": 3}]
-        assert len(session.query("SELECT * FROM per_minute")) == 0, "its window is open"
+        assert len(session.query("SELECT * FROM per_minute")) == 0, "the window is still open"
         files = list((data / "totals" / "view").rglob("*-*-*.arrow"))
-        assert len(files) < 20, "they are folded"
+        assert len(files) < 20, "the changes are folded"
     with open_with(data, spark, SCRIPT) as session:
-        assert totals(session) == {"a": 3, "b": 10}, "before anything runs"
+        assert totals(session) == {"a": 3, "b": 10}, "before the start"
         session.start()
         sell(session, "b", 5)
         assert totals(session) == totals(session, "history") == {"a": 3, "b": 15}
-        asked = CliRunner().invoke(
+        result = CliRunner().invoke(
             app,
             ["query", str(data), "SELECT total FROM totals WHERE item = 'b'", "--format", "csv"],
         )
-        assert asked.stdout == "total\n15\n", asked.stderr
+        assert result.stdout == "total\n15\n", result.stderr
         session.execute("RESTORE FROM CHECKPOINT 'early';")
         session.wait()
-        assert totals(session) == totals(session, "history") == {"a": 3, "b": 15}, "it read on"
+        assert totals(session) == totals(session, "history") == {"a": 3, "b": 15}, (
+            "the stream read the new row"
+        )
         session.stop()
         session.start(until_end=True)
         session.wait()
         assert totals(session, "per_minute") == {"a": 3, "b": 15}
 
 
-def test_a_peek_takes_nothing_from_those_who_come_later(data: Path, spark: SparkSession) -> None:
+def test_peek_consumes_no_rows(data: Path, spark: SparkSession) -> None:
     with open_with(data, spark, SCRIPT) as session:
         with pytest.raises(RunError) as caught:
             session.peek("large")
         assert caught.value.code == "TG-506" and "start" in str(caught.value.hint)
         session.start()
         sell(session, "a", 5, 10, 20, 30)
-        seen: list[Any] = list(session.peek("large", rows=2, timeout=60))
-        assert seen == [{"item": "a", "amount": 10}, {"item": "a", "amount": 20}]
+        batches: list[Any] = list(session.peek("large", rows=2, timeout=60))
+        assert batches == [{"item": "a", "amount": 10}, {"item": "a", "amount": 20}]
         assert "large" not in [status.name for status in session.status()]
         assert list(session.peek("totals")) == [{"item": "a", "total": 65}]
         with pytest.raises(RunError) as caught:
             session.query("SELECT * FROM large")
         assert caught.value.code == "TG-802"
         session.execute("CREATE SINK kept FROM large WITH (connector = 'memory');")
-        assert not session.warnings, "nobody has had its rows before"
+        assert not session.warnings, "the rows were not read before"
         session.wait()
         assert [row["amount"] for row in session.query("SELECT * FROM kept")] == [10, 20, 30]
         assert session.subscribe("kept").take_all()[0].table.num_rows == 3
 
 
-def test_another_query_is_another_view(data: Path, spark: SparkSession) -> None:
+def test_changed_query_is_a_new_view(data: Path, spark: SparkSession) -> None:
     with open_with(data, spark, SCRIPT) as session:
         session.start()
         sell(session, "a", 1, 20)

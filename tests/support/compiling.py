@@ -1,4 +1,4 @@
-"""Short ways to compile SQL in tests; no Spark anywhere."""
+"""Compile SQL in tests, without Spark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compile_text(text: str, file: str | None = None) -> Compiled:
 
 
 def compile_with_sources(text: str) -> Compiled:
-    """A script over the sources above."""
+    """Compile a script after the sources above."""
     return compile_text(SOURCES + text)
 
 
@@ -48,30 +48,30 @@ def as_stream(query: str, options: str = "") -> str:
 
 
 def accepted(query: str, options: str = "") -> n.Emit:
-    """The plan of a query over the sources above, which must be accepted."""
+    """Return the plan of a query over the sources above; it must be accepted."""
     compiled = compile_with_sources(as_stream(query, options))
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     return plan_of(compiled, "s")
 
 
 def rejected(query: str, options: str = "") -> list[TidegateError]:
-    """The errors of a query over the sources above, which must be rejected."""
+    """Return the errors of a query over the sources above; it must be rejected."""
     compiled = compile_with_sources(as_stream(query, options))
     assert compiled.errors, f"accepted: {query}"
     return list(compiled.errors)
 
 
 def typed(plan: n.Node) -> TypedPlan:
-    """A plan with the declared types, or BIGINT."""
-    known = {
+    """Give a plan its declared types; others are BIGINT."""
+    types_by_name = {
         quote_identifier(item.id): item.type or "BIGINT"
         for node in n.walk(plan)
         for item in node.fields
     }
-    types = Types(known)
-    made = with_types(plan, types)
-    assert isinstance(made, n.Emit)
-    return TypedPlan(made, types)
+    types = Types(types_by_name)
+    typed_plan = with_types(plan, types)
+    assert isinstance(typed_plan, n.Emit)
+    return TypedPlan(typed_plan, types)
 
 
 def plan_of(compiled: Compiled, name: str) -> n.Emit:
@@ -82,13 +82,13 @@ def plan_of(compiled: Compiled, name: str) -> n.Emit:
 
 
 def explained(compiled: Compiled, optimized: bool = False) -> str:
-    """The plans of all streams of a script."""
+    """Explain the plans of all streams of a script."""
     streams = [item for item in compiled.declared if isinstance(item, Stream)]
     plans = [(optimize(s.plan) if optimized else s.plan, s.name) for s in streams]
     return "\n\n".join(explain(plan, name) for plan, name in plans) + "\n"
 
 
 def find(plan: n.Node, kind: type[n.Node]) -> n.Node:
-    """The only node of a kind in a plan."""
-    (found,) = [node for node in n.walk(plan) if type(node) is kind]
-    return found
+    """Return the only node of a kind in a plan."""
+    (node,) = [node for node in n.walk(plan) if type(node) is kind]
+    return node

@@ -43,8 +43,8 @@ def sink_of(
     create_table: str = "true",
     **options: str,
 ) -> DeltaSink:
-    given = {"create_table": create_table, **options}
-    more = "".join(f", {name} = '{value}'" for name, value in given.items())
+    all_options = {"create_table": create_table, **options}
+    more = "".join(f", {name} = '{value}'" for name, value in all_options.items())
     script = f"{SCRIPT}CREATE SINK out FROM t WITH (connector = 'delta', path = '{path}'{more});"
     compiled = compile_text(script)
     assert not compiled.errors and not compiled.unrunnable
@@ -65,7 +65,7 @@ def schema_of(rows: StreamRows) -> pa.Schema:
 
 
 def staged(sink: DeltaSink, epoch: EpochId, *tasks: Sequence[dict[str, Any]]) -> list[Any]:
-    """What the tasks of an epoch stage."""
+    """Stage the rows of an epoch by task; return the committables."""
     schema = schema_of(sink.rows)
     committables: list[Any] = []
     for number, rows in enumerate(tasks):
@@ -81,7 +81,7 @@ def row(number: int | None, name: str | None = None, op: str | None = None) -> d
 
 
 def table_rows(path: Path | str) -> list[tuple[Any, ...]]:
-    """The rows of a table."""
+    """Return the rows of a table, sorted."""
     rows = pa.table(DeltaTable(str(path)).to_pyarrow_table()).to_pylist()
     return sorted((tuple(r.values()) for r in rows), key=str)
 
@@ -102,7 +102,7 @@ def source_of(
 def rows_of(
     source: DeltaSource, input_range: InputRange | None, arrival: bool = False
 ) -> list[dict[str, Any]]:
-    """What all tasks read."""
+    """Return the rows that all tasks read."""
     assert input_range is not None
     columns = tuple((c.name, str(c.type)) for c in source.source.stored_columns)
     reader = source.direct(Read(columns, arrival))

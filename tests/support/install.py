@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.support.book import ROOT
+from tests.support.doc_blocks import ROOT
 
 _FILES = ("tidegate", "pyproject.toml", ".gitignore", "README.md", "CHANGELOG.md", "LICENSE")
 
 
 def copy_checkout(target: Path) -> Path:
-    """Copy what a build needs, so that building leaves nothing in the checkout of the tests."""
+    """Copy the files that a build needs, so that it does not change the checkout of the tests."""
     target.mkdir(parents=True)
     for name in _FILES:
         source = ROOT / name

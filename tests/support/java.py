@@ -1,7 +1,7 @@
-"""How tests start Java: compiled for the short run, with the classes of Spark from an archive.
+"""Java options of tests: fast compilation, and the classes of Spark from an archive.
 
-`python -m tests.support.java` runs a small pipeline and archives the classes that it loaded, so that every
-other Java of the tests finds them there: some five seconds less for each. It is as good without.
+`python -m tests.support.java` runs a small pipeline and archives the classes that it loads, so that other
+tests start Java about five seconds faster. Tests also work without the archive.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ARCHIVE = Path(__file__).parents[2] / ".venv" / "spark-classes.jsa"
-# Tests run many queries over few rows, in many processes: compiling Java for the long run takes most
+# Tests run many queries over few rows, in many processes: optimizing compilation would take most
 # of their time.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _PIPELINE = """
@@ -24,13 +24,13 @@ CREATE SINK out FROM pages WITH (connector = 'files', path = '{folder}/out', for
 
 
 def environment() -> dict[str, str]:
-    """What Spark is told of Java in tests."""
+    """Return the environment with the Java options for Spark."""
     archived = f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else ""
     return {"SPARK_SUBMIT_OPTS": f"{_SHORT}{archived}"}
 
 
 def archive() -> None:
-    """Write the archive, when the Java of a pipeline ends."""
+    """Write the archive when the Java process of a pipeline ends."""
     import tidegate
 
     with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:

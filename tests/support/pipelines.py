@@ -261,8 +261,10 @@ def assert_exactly_once(harness: PipelineHarness, *values: int) -> None:
     for sink in harness.sinks():
         assert [a for a, _ in harness.rows(sink)] == expected(*values), sink
     for number in range(len(harness.streams)):
-        one, two, kept = (harness.rows(f"{name}{number}") for name in ("one", "two", "kept"))
-        assert one == two == kept, "rows were computed again"
+        first, second, memory_rows = (
+            harness.rows(f"{name}{number}") for name in ("one", "two", "kept")
+        )
+        assert first == second == memory_rows, "rows were computed again"
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, step: EpochStep, times: int) -> None:

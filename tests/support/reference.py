@@ -1,4 +1,4 @@
-"""The reference pages that are made from the code: command line, functions, Python."""
+"""Reference pages generated from the code: command line, functions, Python."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate.operators.over.functions import RANKS, RANKS_OF_ALL
 from tidegate.sql import expressions as ex
 from tidegate.sql.suggestions import FUNCTIONS as OF_OTHERS
 
-_MADE = "This page is generated from the code."
+_GENERATED = "This page is generated from the code."
 
 
 def cli_page() -> str:
-    """Every command with its arguments and options."""
-    lines = ["# The command line", "", _MADE, ""]
+    """List every command with its arguments and options."""
+    lines = ["# The command line", "", _GENERATED, ""]
     lines += [
         "`tidegate COMMAND --help` shows the same text. `tidegate --install-completion` installs completion for",
         "your shell.",
@@ -35,32 +35,32 @@ def cli_page() -> str:
     for words, call in _commands("tidegate", app):
         hints = get_type_hints(call, include_extras=True)
         signature = inspect.signature(call).parameters
-        told = [_Parameter(name, hints[name], signature[name].default) for name in signature]
-        told = [each for each in told if each.name != "debug"]
-        arguments = [each.label for each in told if not each.options]
+        parameters = [_Parameter(name, hints[name], signature[name].default) for name in signature]
+        parameters = [each for each in parameters if each.name != "debug"]
+        arguments = [each.label for each in parameters if not each.options]
         usage = " ".join([words, "[OPTIONS]", *arguments])
         lines += [f"## {words}", "", *inspect.cleandoc(call.__doc__ or "").splitlines(), ""]
-        lines += ["```text", usage, "```", "", *_table(told)]
+        lines += ["```text", usage, "```", "", *_table(parameters)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _commands(words: str, group: Any) -> list[tuple[str, Any]]:
-    found = [
+    commands = [
         (f"{words} {each.name or each.callback.__name__}", each.callback)
         for each in group.registered_commands
     ]
     for inner in group.registered_groups:
-        found += _commands(f"{words} {inner.name}", inner.typer_instance)
-    return found
+        commands += _commands(f"{words} {inner.name}", inner.typer_instance)
+    return commands
 
 
 class _Parameter:
-    """An argument or option, as it is declared."""
+    """An argument or option of a command."""
 
     def __init__(self, name: str, hint: Any, default: Any) -> None:
         self.name = name
         self.kind, info = get_args(hint)
-        # In Annotated the first name of an option stands where a default would.
+        # In Annotated the first name of an option is in the place of a default.
         names = (info.default, *(info.param_decls or ()))
         self.options = tuple(n for n in names if isinstance(n, str) and n.startswith("-"))
         self.help, self.metavar = info.help, info.metavar
@@ -72,7 +72,7 @@ class _Parameter:
 
     @property
     def label(self) -> str:
-        """How it is written."""
+        """The argument or option as it is written on the command line."""
         if not self.options:
             shown = self.metavar or self.name.upper()
             return f"[{shown}]" if self.is_optional and shown[0] != "[" else shown
@@ -90,17 +90,18 @@ class _Parameter:
         return f"{self.help}{says}".replace("${NAME}", "`${NAME}`").replace("<", "&lt;")
 
 
-def _table(told: list[_Parameter]) -> list[str]:
+def _table(parameters: list[_Parameter]) -> list[str]:
     rows = ["| argument or option | |", "| --- | --- |"]
-    # Bars between choices are no columns.
+    # Bars between choices do not separate columns.
     rows += [
-        "| `{}` | {} |".format(each.label.replace("|", "\\|"), each.canonical_form) for each in told
+        "| `{}` | {} |".format(each.label.replace("|", "\\|"), each.canonical_form)
+        for each in parameters
     ]
     return [*rows, ""]
 
 
 def functions_page() -> str:
-    """What can be called, by what it does to a stream."""
+    """List all functions by their use in a stream."""
     aggregates = sorted({name for aggregate in AGGREGATES for name in aggregate.names})
     spark = ex.spark_functions() | ex.UNIT_FUNCTIONS
     scalar = spark - ex.aggregate_functions() - ex.GENERATOR_FUNCTIONS - ex.SPARK_WINDOW_FUNCTIONS
@@ -108,18 +109,18 @@ def functions_page() -> str:
     lines = [
         "# Functions",
         "",
-        f"{_MADE} What a function does and which types it takes is",
+        f"{_GENERATED} The functions and their types are",
         "[Spark SQL's](https://spark.apache.org/docs/latest/api/sql/index.html): ANSI mode, time zone UTC. Your own functions:",
         "[CREATE FUNCTION](LANGUAGE.md#functions-of-your-own-).",
         "",
         "## Windows and time",
         "",
-        "| function | what it gives |",
+        "| function | result |",
         "| --- | --- |",
-        "| `TUMBLE(ts, size [, offset])` | [windows side by side](concepts/tumbling_windows.md) |",
-        "| `HOP(ts, slide, size [, offset])` | [windows that overlap](concepts/sliding_windows.md) |",
+        "| `TUMBLE(ts, size [, offset])` | [windows of equal size without gaps](concepts/tumbling_windows.md) |",
+        "| `HOP(ts, slide, size [, offset])` | [overlapping windows](concepts/sliding_windows.md) |",
         "| `CUMULATE(ts, step, size [, offset])` | windows that grow by `step` up to `size` |",
-        "| `SESSION(ts, gap)` | [windows that end with a pause](concepts/session_windows.md) |",
+        "| `SESSION(ts, gap)` | [windows that end after a gap without rows](concepts/session_windows.md) |",
         "| `PROCTIME()` | the processing time of the epoch, for windows and joins of [processing time](concepts/time.md); in ORDER BY of OVER the order in which rows arrive |",
         "",
         "Spark's own `window` and `session_window` are rejected, with the call to write instead.",
@@ -127,36 +128,36 @@ def functions_page() -> str:
         "## Aggregates",
         "",
         "In GROUP BY, and with OVER; DISTINCT and `FILTER (WHERE …)` where Spark allows them.",
-        "[What each keeps](LANGUAGE.md#aggregates-).",
+        "[The state of each](LANGUAGE.md#aggregates-).",
         "",
         _names(aggregates),
         "",
-        "Other aggregates of Spark's are rejected (TG-501).",
+        "Other aggregates of Spark are rejected (TG-501).",
         "",
-        "## With OVER only",
+        "## Only with OVER",
         "",
         _names(_over() - {name.upper() for name in aggregates}),
         "",
-        "## Rows out of one row",
+        "## Several rows from one row",
         "",
         "With LATERAL VIEW: " + _names(ex.GENERATOR_FUNCTIONS),
         "",
-        "## Functions whose value changes",
+        "## Volatile functions",
         "",
-        "They are evaluated once per epoch or per row, and an epoch that was decided is never computed again. Where their",
-        "value would reach state or a key they are rejected (TG-414).",
+        "They are evaluated once per epoch or per row, and a committed epoch is never computed again. They are rejected where",
+        "their value would be part of state or of a key (TG-414).",
         "",
         _names(ex.VOLATILE_FUNCTIONS),
         "",
-        "## Everything else",
+        "## Scalar functions",
         "",
-        "Functions of one row. Spark evaluates them.",
+        "Spark evaluates these functions.",
         "",
         _names(scalar - ex.VOLATILE_FUNCTIONS),
         "",
-        "## What other systems call it",
+        "## Names in other systems",
         "",
-        "| there | here |",
+        "| other systems | Tidegate |",
         "| --- | --- |",
         *(f"| `{name.lower()}` | {_code(here)} |" for name, here in OF_OTHERS.items()),
         "",
@@ -169,7 +170,7 @@ def _over() -> set[str]:
 
 
 def _names(names: Any) -> str:
-    """Names of functions; operators are spelt with signs."""
+    """Format the names of functions, without operators."""
     words = sorted({name.lower() for name in names if re.fullmatch(r"\w+", name)})
     return ", ".join(f"`{name}`" for name in words)
 
@@ -197,10 +198,10 @@ with tidegate.open("data") as db:
 
 
 def python_page() -> str:
-    """Everything that is exported, with its signature and its docstring."""
-    lines = ["# Python", "", _MADE, "", *EXAMPLE.splitlines(), ""]
+    """List all exported names with their signatures and docstrings."""
+    lines = ["# Python", "", _GENERATED, "", *EXAMPLE.splitlines(), ""]
     lines += [
-        "Results show themselves as tables in notebooks ([an example](../examples/notebook.ipynb)). All names below are",
+        "Notebooks show results as tables ([an example](../examples/notebook.ipynb)). All names below are",
         "exported by `tidegate`, and typed.",
         "",
     ]
@@ -216,7 +217,10 @@ def python_page() -> str:
 def _signed(words: str, thing: Any) -> list[str]:
     called = not inspect.isclass(thing) or thing in (tidegate.Session, tidegate.TidegateError)
     signature = _signature(thing) if called and callable(thing) else ""
-    return [*(["```text", f"{words}{signature}", "```", ""] if signature else []), *_told(thing)]
+    return [
+        *(["```text", f"{words}{signature}", "```", ""] if signature else []),
+        *_docstring(thing),
+    ]
 
 
 def _signature(thing: Any) -> str:
@@ -226,7 +230,7 @@ def _signature(thing: Any) -> str:
     return re.sub(r"\b(?:collections\.abc|typing|tidegate(?:\.\w+)+|os)\.(?=[A-Z])", "", shown)
 
 
-def _told(thing: Any) -> list[str]:
+def _docstring(thing: Any) -> list[str]:
     text = inspect.cleandoc(thing.__doc__ or "")
     return [] if re.match(r"\w+\(\w+: ", text) else text.splitlines()
 
@@ -239,16 +243,16 @@ def _members(kind: type) -> list[str]:
         return ["A kind of `TidegateError`, with the same attributes.", ""]
     fields = list(getattr(kind, "__dataclass_fields__", {}).values())
     if fields:
-        told = ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields)
-        lines += [f"Fields: {told}.", ""]
+        text = ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields)
+        lines += [f"Fields: {text}.", ""]
     for name, member in vars(kind).items():
         if name.startswith("_") or name in {field.name for field in fields}:
             continue
         if isinstance(member, property):
-            lines += [f"* `{name}`: {' '.join(_told(member))}".rstrip(": ")]
+            lines += [f"* `{name}`: {' '.join(_docstring(member))}".rstrip(": ")]
         elif inspect.isfunction(member):
-            told = " ".join(" ".join(_told(member)).split())
-            lines += [f"* `{name}{_signature(member)}`{': ' if told else ''}{told}"]
+            text = " ".join(" ".join(_docstring(member)).split())
+            lines += [f"* `{name}{_signature(member)}`{': ' if text else ''}{text}"]
     return [*lines, ""] if lines and lines[-1] else lines
 
 

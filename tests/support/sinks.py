@@ -53,7 +53,7 @@ def files_source(path: Path, offsets: Path, options: str = "") -> FilesSource:
 
 
 def stage(sink: SinkConnector, epoch: EpochId, rows: Sequence[int], tasks: int = 1) -> list[Any]:
-    """What the tasks of an epoch stage: each a part of the rows."""
+    """Stage a part of the rows in each task; return the committables."""
     committables: list[Any] = []
     factory = sink.writer_factory(pa.schema([("a", pa.int64())]))
     for task in range(tasks):
@@ -66,7 +66,7 @@ def stage(sink: SinkConnector, epoch: EpochId, rows: Sequence[int], tasks: int =
 
 
 def run(sink: SinkConnector, *epochs: int, generation: int = 0, tasks: int = 1) -> list[Any]:
-    """Stage and commit epochs; the rows of each are its number. Returns the last tokens."""
+    """Stage and publish epochs whose rows are their number; return the last committables."""
     committables: list[Any] = []
     for number in epochs:
         epoch = EpochId(generation, number)

@@ -1,4 +1,4 @@
-"""Every Python that finds this on its path writes to a disk that can lose power."""
+"""Make a Python process with this folder on its path write to a disk that can lose power."""
 
 import os
 from pathlib import Path
