@@ -115,7 +115,10 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", self.settings),
+            # Not `-t ID`: the tool takes an id that starts with a dash for an option.
+            self._java(
+                "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", self.settings
+            ),
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
