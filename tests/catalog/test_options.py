@@ -160,7 +160,7 @@ def test_secrets_are_masked_in_statements_and_representations() -> None:
     assert source.options["sasl_password"] == "hunter2"
     assert source.options.texts["sasl_password"] == "hunter2"
     assert "sasl_password = '***'" in source.create_sql()
-    for text in (source.create_sql(), repr(source), repr(compiled.script), source.origin.text):
+    for text in (source.create_sql(), repr(source), repr(compiled.script), source.script.text):
         assert "hunter2" not in text
 
 

@@ -82,7 +82,7 @@ def kill_at(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> Non
         if current == step and remaining[0] == 0:
             raise Killed
 
-    patch.setattr(module, "reached", reached)
+    patch.setattr(module, "on_step", reached)
     add_action, durable = DeltaSink._add_action, DeltaSink._make_durable
     merge = delta_sink.merge_changes
 

@@ -14,7 +14,7 @@ from tests.support.sinks import files_source
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.files import listing
-from tidegate.runtime.cleanup import StateSweeper
+from tidegate.runtime.cleanup import FileSweeper
 from tidegate.storage import Store, open_store
 from tidegate.storage.local import LocalStore
 
@@ -31,14 +31,14 @@ def epoch(number: int, state: list[str] | None = None, older: list[str] | None =
     return replace(EMPTY, epoch=number, streams={"t": stream}, operators={"t.1": operator})
 
 
-def opened(path: Path, last: Manifest = EMPTY, retained: int = 2) -> StateSweeper:
+def opened(path: Path, last: Manifest = EMPTY, retained: int = 2) -> FileSweeper:
     store = open_store(str(path))
-    files = StateSweeper(store, Manifests(store, retained))
+    files = FileSweeper(store, Manifests(store, retained))
     files.start(last)
     return files
 
 
-def decide(files: StateSweeper, manifest: Manifest) -> None:
+def decide(files: FileSweeper, manifest: Manifest) -> None:
     files.manifests.create(manifest)
     files.on_commit(manifest)
 

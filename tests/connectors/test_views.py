@@ -49,7 +49,7 @@ def view_sink(
     options = Options(
         {"schema": ViewSchema(kind, key, (("a", "BIGINT"),)), "definition": "m"}, {}, set()
     )
-    sink = Sink("view of v", options, stream.statement, stream.origin, "view", "v", True)
+    sink = Sink("view of v", options, stream.statement, stream.script, "view", "v", True)
     manifests = [Manifest(0, e, 1, 0, {"v": StreamState(life)}) for e in restorable_epochs]
     return ViewSink(
         SinkContext(sink, str(path), life, lambda *_: None, restorable=lambda: manifests)

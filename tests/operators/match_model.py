@@ -21,8 +21,8 @@ from tidegate.operators.kernels.keys import canonicalize, hash_rows
 from tidegate.operators.match.matcher import TIME
 from tidegate.operators.operator import NO_LIMITS, Operator
 from tidegate.physical.match import KIND
-from tidegate.physical.operator_kind import Request
-from tidegate.physical.stage_sql import PortPlan
+from tidegate.physical.operator_kind import BuildContext
+from tidegate.physical.stage_sql import PortSchema
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimize
@@ -125,12 +125,12 @@ class MatchQuery:
         """Whether the delay of matches behind the watermark is bounded."""
         return self.within is not None or len(lengths(self.pattern)) == 1
 
-    def build(self) -> tuple[Operator, PortPlan]:
+    def build(self) -> tuple[Operator, PortSchema]:
         """Compile the SQL to the operator and its port, without Spark."""
         plan = optimize(accepted(self.sql, "state_ttl = '1 day', validator = 'off'"))
         node = next(node for node in n.walk(plan) if isinstance(node, n.Match))
         assert not list(KIND.rejections(node))
-        built = KIND.build(node, Request(_types(node), NO_LIMITS, self.keeps_late))
+        built = KIND.build(node, BuildContext(_types(node), NO_LIMITS, self.keeps_late))
         return built.operator, built.ports[0]
 
     def harness(self) -> Harness:
@@ -268,7 +268,7 @@ def _types(node: n.Match) -> Types:
     return Types(types)
 
 
-def _stage(rows: Sequence[Row], port: PortPlan) -> pa.Table:
+def _stage(rows: Sequence[Row], port: PortSchema) -> pa.Table:
     """Compute the columns that the operator reads."""
     input_table = pa.table(  # noqa: F841
         [

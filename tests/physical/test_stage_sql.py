@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.support.compiling import TESTS, accepted, compile_text
-from tidegate.physical.stage_sql import SqlWriter, filters_changes, output_sql, window_bounds
+from tidegate.physical.stage_sql import SqlWriter, may_split_updates, output_sql, window_bounds
 from tidegate.physical.stages import all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimize
@@ -158,8 +158,8 @@ def test_detects_filters_that_may_separate_old_and_new_rows(
     query: str, may_lose_new_rows: bool
 ) -> None:
     plan = accepted(query)
-    assert filters_changes(plan) is may_lose_new_rows
-    assert filters_changes(optimize(plan)) is may_lose_new_rows
+    assert may_split_updates(plan) is may_lose_new_rows
+    assert may_split_updates(optimize(plan)) is may_lose_new_rows
 
 
 def test_prints_every_plan_for_type_analysis() -> None:

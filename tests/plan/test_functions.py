@@ -15,9 +15,9 @@ from tidegate.catalog.python_functions import load, version_of
 from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
+from tidegate.physical.canonical_form import canonical_form
 from tidegate.physical.explain import explain
-from tidegate.physical.fingerprint import canonical
-from tidegate.physical.operator_kind import reads_user_functions
+from tidegate.physical.operator_kind import node_calls_udf
 from tidegate.plan import nodes as n
 from tidegate.runtime.directory import DataDirectory
 from tidegate.session.functions import python_declaration
@@ -94,22 +94,22 @@ def test_renames_lambda_parameter_with_the_name_of_a_column() -> None:
     assert "`x_` -> `x_` + CAST(`x` AS BIGINT)" in text
 
 
-def canonical_form(
+def canonical_form_of(
     functions: str, query: str = "SELECT sum(fee(price, 2)) AS s FROM bids EMIT CHANGES"
 ) -> str:
-    return canonical(
+    return canonical_form(
         plan_of(clean(compile_with_sources(f"{functions} CREATE STREAM s AS {query};")), "s")
     )
 
 
 def test_canonical_form_depends_on_the_body_and_not_on_names() -> None:
-    same = canonical_form(FEE)
-    assert canonical_form(FEE.replace("rate", "share").replace("RETURN x", "AS  x")) == same
-    assert canonical_form(FEE.replace("x * rate", "x + rate")) != same
-    assert canonical_form(FEE.replace("x DOUBLE", "x FLOAT")) != same
+    same = canonical_form_of(FEE)
+    assert canonical_form_of(FEE.replace("rate", "share").replace("RETURN x", "AS  x")) == same
+    assert canonical_form_of(FEE.replace("x * rate", "x + rate")) != same
+    assert canonical_form_of(FEE.replace("x DOUBLE", "x FLOAT")) != same
     renamed = FEE.replace("fee", "cost")
     query = "SELECT sum(cost(price, 2)) AS s FROM bids EMIT CHANGES"
-    assert canonical_form(renamed, query) == same, "the name does not matter"
+    assert canonical_form_of(renamed, query) == same, "the name does not matter"
 
 
 def test_rejects_random_function_as_group_key() -> None:
@@ -160,7 +160,8 @@ def test_replacing_a_stream_or_function_replans_its_readers() -> None:
         for name in "ab":
             assert after.catalog.get(name) is not before.catalog.get(name), (change, name)
             assert (
-                canonical(plan_of(after, name)) != "" and after.catalog.get(name) in after.declared
+                canonical_form(plan_of(after, name)) != ""
+                and after.catalog.get(name) in after.declared
             )
         assert [item.name for item in after.catalog.of(Sink)] == ["c"]
         assert not clean(
@@ -260,7 +261,7 @@ def test_python_function_remains_a_call() -> None:
     compiled = clean(with_python(declared(), "CREATE STREAM s AS SELECT py(price) AS p FROM bids;"))
     project = plan_of(compiled, "s").input
     assert isinstance(project, n.Project)
-    assert reads_user_functions(project), "called for selected rows only"
+    assert node_calls_udf(project), "called for selected rows only"
     assert "Project py(CAST(price AS BIGINT)) AS p" in explain(plan_of(compiled, "s"))
     assert declared().registered in to_sql(project.expressions[0])
 
@@ -269,7 +270,7 @@ def test_canonical_form_contains_the_version_of_a_python_function() -> None:
     sql = "CREATE STREAM s AS SELECT sum(py(price)) AS p FROM bids EMIT CHANGES;"
 
     def text(function: Function) -> str:
-        return canonical(plan_of(clean(with_python(function, sql)), "s"))
+        return canonical_form(plan_of(clean(with_python(function, sql)), "s"))
 
     assert text(declared()) == text(declared())
     assert text(declared(version="2")) != text(declared())

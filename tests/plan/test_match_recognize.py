@@ -8,7 +8,7 @@ import re
 import pytest
 from sqlglot import exp
 
-from tests.physical.test_fingerprint import canonical_forms
+from tests.physical.test_canonical_form import canonical_forms
 from tests.physical.test_runnable import check_runnable, marked_text, stream_of
 from tests.support.compiling import TESTS, accepted, compile_text, rejected
 from tidegate.catalog.objects import Stream

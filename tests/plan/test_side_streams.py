@@ -10,7 +10,7 @@ from tidegate.catalog.objects import SideStream, Stream
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.operator import NO_LIMITS
 from tidegate.physical.operator_kind import Unrunnable
-from tidegate.physical.planner import plan_physical, runner_of, typed_side
+from tidegate.physical.planner import plan_physical, runner_of, typed_side_stream
 from tidegate.plan.side_streams import LateStream, late_row_streams, late_stream
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -90,8 +90,13 @@ def test_operator_emits_late_rows_with_the_columns_of_the_stream() -> None:
     plan = plan_physical("s", typed(accepted(JOIN)), NO_LIMITS, keeps_late=True)
     (join,) = (item.operator for item in plan.operators)
     assert isinstance(join, IntervalJoin) and join.late_rows is not None
-    assert plan.late is not None and plan.late == join.late
-    assert plan.late.types[:4] == [pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int64()]
+    assert plan.late_schema is not None and plan.late_schema == join.late
+    assert plan.late_schema.types[:4] == [
+        pa.int64(),
+        pa.int64(),
+        pa.timestamp("us", "UTC"),
+        pa.int64(),
+    ]
     assert [side.sources for side in join.late_rows] == [(0, 1, 2, None), (0, 2, 3, 1)]
     assert [side.operator for side in join.late_rows] == [
         "interval_join (left)",
@@ -106,7 +111,7 @@ def test_two_operators_emit_late_rows_with_the_same_columns() -> None:
     )
     plan = plan_physical("s", typed(accepted(query)), NO_LIMITS, keeps_late=True)
     assert len(plan.operators) == 2
-    assert {item.operator.late for item in plan.operators} == {plan.late}
+    assert {item.operator.late for item in plan.operators} == {plan.late_schema}
     without_late_rows = plan_physical("s", typed(accepted(query)), NO_LIMITS)
     assert [item.operator.late for item in without_late_rows.operators] == [None, None]
 
@@ -144,7 +149,7 @@ def side_of(query: str) -> SideStream:
     stream = compile_with_sources(f"CREATE STREAM s AS {query};").catalog.get("s")
     assert isinstance(stream, Stream)
     (side,) = late_row_streams(stream)
-    return typed_side(side, typed(accepted(query)).plan)
+    return typed_side_stream(side, typed(accepted(query)).plan)
 
 
 def test_late_stream_has_types_and_the_canonical_form_of_its_operators() -> None:

@@ -56,7 +56,7 @@ class ViewHarness(PipelineHarness):
                 view.sink_name(stream.name),
                 implied.options,
                 stream.statement,
-                stream.origin,
+                stream.script,
                 view.CONNECTOR,
                 stream.name,
                 True,

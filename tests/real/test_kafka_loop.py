@@ -100,7 +100,7 @@ def test_writes_every_row_once_after_kill_at_every_step(
             reached(in_transaction)
 
         with monkeypatch.context() as patched:
-            patched.setattr(module, "reached", reached)
+            patched.setattr(module, "on_step", reached)
             patched.setattr(Transactions, "_before_commit", publish)
             if step == in_transaction:
                 patched.setattr(Transactions, "_abort", lambda self: None)

@@ -89,7 +89,7 @@ def test_survives_a_kill_at_every_step_without_duplicates(
             if step_reached is step and remaining[0] == 0:
                 raise Killed
 
-        monkeypatch.setattr(module, "reached", reached)
+        monkeypatch.setattr(module, "on_step", reached)
         died = harness.run()
         monkeypatch.undo()
         assert died.failure is not None or times == 3, "the pipeline was not killed"
@@ -118,7 +118,7 @@ def test_survives_a_server_crash_between_commit_and_publish(
             harness.postgres.start()
         plain(pipeline, min(seconds, 0.2), skip_if_woken)
 
-    monkeypatch.setattr(module, "reached", crash)
+    monkeypatch.setattr(module, "on_step", crash)
     monkeypatch.setattr(PythonPipeline, "_sleep", asleep)
     assert harness.run().failure is None
     assert len(errors) == 1 and errors[0].startswith("the sink one: the sink one")

@@ -93,10 +93,10 @@ def test_error_names_the_failing_stream(harness: PipelineHarness) -> None:
     """One job runs all streams, so each one is run alone to find the failing one."""
 
     class FailingStream(PythonPipeline):
-        def _job(self, frame: Any, epoch_spec: Any) -> list[bytes]:
+        def _run_frame(self, frame: Any, epoch_spec: Any) -> list[bytes]:
             if any(stream.key == "t1" for stream in frame):
                 raise JobFailed(RuntimeError("[DIVIDE_BY_ZERO] Division by zero."))
-            return super()._job(frame, epoch_spec)
+            return super()._run_frame(frame, epoch_spec)
 
     pipeline = FailingStream(harness.pipeline().context, "main")
     harness.insert(1)
@@ -121,7 +121,7 @@ def test_wait_and_is_alive_raise_the_error_of_a_failed_pipeline(
     pipeline.job = fail
     harness.insert(1)
     pipeline.start(harness.streams, False)
-    for call in (lambda: pipeline.wait(30), pipeline.is_alive, lambda: pipeline.wait(None)):
+    for call in (lambda: pipeline.wait(30), pipeline.may_emit, lambda: pipeline.wait(None)):
         with pytest.raises(TidegateError, match="boom"):
             call()
     assert {item.state for item in pipeline.status()} == {State.FAILED}
@@ -160,7 +160,7 @@ def test_wait_times_out_and_stop_discards_the_epoch(harness: PipelineHarness) ->
     assert pipeline.wait(0.01) is False
     threading.Timer(0.05, proceed.set).start()
     pipeline.stop()
-    assert not pipeline.is_alive()
+    assert not pipeline.may_emit()
     assert {item.state for item in pipeline.status()} == {State.STOPPED}
     assert harness.run().failure is None
     assert_exactly_once(harness, 1)

@@ -9,12 +9,8 @@ import pytest
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.reconciliation import (
-    PipelineStream,
-    late_offsets,
-    reconcile,
-    with_dependencies,
-)
+from tidegate.runtime.planning import PipelineStream, with_dependencies
+from tidegate.runtime.reconciliation import late_offsets, reconcile
 
 EMPTY = Manifest(0, -1, 16, 0)
 BIDS = SourceState("files", {"path": "/in/bids", "format": "json"})

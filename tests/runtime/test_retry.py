@@ -139,7 +139,7 @@ def failing_job(times: int) -> Any:
     remaining = [times]
 
     def job(pipeline: Any, epoch_spec: Any) -> None:
-        pipeline._frames.forget()
+        pipeline._frames.invalidate()
         if remaining[0]:
             remaining[0] -= 1
             raise JobFailed(RuntimeError("ExecutorLostFailure"))

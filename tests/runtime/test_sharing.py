@@ -10,7 +10,7 @@ from tests.support.compiling import accepted, compile_with_sources, plan_of, typ
 from tidegate.operators.operator import NO_LIMITS, Limits
 from tidegate.physical.planner import OperatorPlan, plan_physical
 from tidegate.plan.rewrite.optimizer import optimize
-from tidegate.runtime.frames import below, is_equivalent, is_shareable
+from tidegate.runtime.frames import is_equivalent, is_shareable, walk_plans
 
 MINUTE = "INTERVAL '1' MINUTE"
 COUNT = f"SELECT auction, count(*) AS n FROM bids GROUP BY auction, TUMBLE(ts, {MINUTE})"
@@ -94,8 +94,8 @@ def test_operators_with_late_rows_or_lookups_are_not_shareable() -> None:
     assert not is_shareable(lookup)
 
 
-def test_below_yields_all_operators_and_leaves() -> None:
+def test_walk_plans_yields_all_operators_and_leaves() -> None:
     query = f"SELECT bidder, count(*) AS n FROM ({FIRST}) GROUP BY bidder, TUMBLE(ts, {MINUTE})"
     top, distinct = plan_physical("s", typed(accepted(query)), NO_LIMITS).operators
     (port,) = distinct.ports
-    assert list(below(top)) == [top, distinct, *port.leaves]
+    assert list(walk_plans(top)) == [top, distinct, *port.leaves]

@@ -12,7 +12,7 @@ from tidegate.connectors.base import InputRange
 from tidegate.observe.status import Rate, State
 from tidegate.operators.watermark import END_US
 from tidegate.runtime.epoch import EpochReport, StreamReport
-from tidegate.runtime.status import Counters, track_running_epoch, watermark_time
+from tidegate.runtime.status import StreamCounters, track_running_epoch, watermark_time
 
 SECOND = 1_000_000
 
@@ -59,10 +59,10 @@ def test_operator_state_has_handles_of_all_key_groups() -> None:
     previous = OperatorState("s", "w", "ff", {"0": ["gone", 0, 0, 0]}, {"gone": 5, "old": 7})
     reports = parse(
         operator_report(
-            0, late_rows=1, groups=2, bytes=10, open_windows=3, watermark_us=50, wake_us=None
+            0, late_rows=1, groups=2, bytes=10, open_windows=3, watermark_us=50, timer_us=None
         ),
         operator_report(
-            1, late_rows=2, groups=5, bytes=20, open_windows=2, watermark_us=50, wake_us=900
+            1, late_rows=2, groups=5, bytes=20, open_windows=2, watermark_us=50, timer_us=900
         ),
     )
     after = reports.operator("s.1", previous)
@@ -74,13 +74,13 @@ def test_operator_state_has_handles_of_all_key_groups() -> None:
         "bytes": 30,
         "open_windows": 3,
         "watermark_us": 50,
-        "wake_us": 900,
+        "timer_us": 900,
     }
     assert reports.operator("another", previous) is previous
 
 
 def test_counters_add_up_epochs() -> None:
-    counters = Counters("S", state=State.RUNNING)
+    counters = StreamCounters("S", state=State.RUNNING)
     counters.add(manifest(0), StreamReport(5, 4, 1), 0.5)
     counters.add(manifest(1), StreamReport(7, 7, 0), 0.25)
     status = counters.status()
@@ -89,7 +89,7 @@ def test_counters_add_up_epochs() -> None:
 
 
 def test_status_shows_how_long_the_epoch_has_been_running() -> None:
-    counters = [Counters("s"), Counters("t")]
+    counters = [StreamCounters("s"), StreamCounters("t")]
     assert counters[0].status().working_seconds is None
     with suppress(RuntimeError), track_running_epoch(counters):
         assert all((item.status().working_seconds or -1) >= 0 for item in counters)
@@ -98,7 +98,7 @@ def test_status_shows_how_long_the_epoch_has_been_running() -> None:
 
 
 def test_progress_is_that_of_the_slowest_source() -> None:
-    counters = Counters("S", state=State.RUNNING)
+    counters = StreamCounters("S", state=State.RUNNING)
     counters.add(manifest(0), StreamReport(), 1, {"a": InputRange({}, []), "b": InputRange({}, [])})
     assert counters.status().progress is None, "no source knows its size"
     ranges = {"a": InputRange({}, [], progress=(10, 30)), "b": InputRange({}, [], progress=(5, 5))}
@@ -129,7 +129,7 @@ def test_rate_covers_the_last_seconds() -> None:
 def test_status_counts_operators_of_the_stream_only() -> None:
     state = OperatorState("s", "w", "ff", report={"bytes": 300, "late_rows": 2, "groups": 4})
     other = OperatorState("t", "w", "ff", report={"bytes": 999, "late_rows": 9})
-    counters = Counters("s")
+    counters = StreamCounters("s")
     assert counters.status().state_bytes == 0
     counters.add(manifest(3, state, other), StreamReport(), 1)
     status = counters.status()
@@ -140,7 +140,7 @@ def test_late_rows_are_counted_since_the_start() -> None:
     def operator_state(late: int, discarded: int = 0) -> OperatorState:
         return OperatorState("s", "w", "f", report={"late_rows": late, "discarded": discarded})
 
-    counters = Counters("s")
+    counters = StreamCounters("s")
     counters.restore(manifest(3, operator_state(7, 2)))
     assert counters.status().late_rows == 0, "they are of an earlier run"
     counters.add(manifest(4, operator_state(9, 3), operator_state(5)), StreamReport(), 1)
@@ -152,7 +152,7 @@ def test_late_rows_are_counted_since_the_start() -> None:
 
 
 def test_watermark_is_the_minimum() -> None:
-    stateless = Counters("s", {"0": 2 * SECOND, "1": 0})
+    stateless = StreamCounters("s", {"0": 2 * SECOND, "1": 0})
     stateless.add(manifest(0, event_times_us={"0": 10 * SECOND}), StreamReport(), 1)
     assert stateless.status().watermark is None
     stateless.add(
@@ -162,7 +162,7 @@ def test_watermark_is_the_minimum() -> None:
     fast, slow = (
         OperatorState("s", "w", "f", report={"watermark_us": us}) for us in (5 * SECOND, 3 * SECOND)
     )
-    chain = Counters("s")
+    chain = StreamCounters("s")
     chain.restore(manifest(0, fast, slow))
     assert chain.status().watermark == datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
 
@@ -171,6 +171,6 @@ def test_watermark_after_end_of_input_is_none() -> None:
     assert watermark_time(END_US) is None
     assert watermark_time(0) == datetime(1970, 1, 1, tzinfo=UTC)
     ended = OperatorState("s", "w", "f", report={"watermark_us": END_US})
-    counters = Counters("s")
+    counters = StreamCounters("s")
     counters.restore(manifest(0, ended))
     assert counters.status().watermark is None

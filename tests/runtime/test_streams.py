@@ -10,7 +10,7 @@ from tests.support.pipelines import PipelineHarness, assert_exactly_once, expect
 from tidegate.catalog.objects import Stream
 from tidegate.checkpoint.manifests import forget_stream
 from tidegate.errors import DataDirectoryError, RunError
-from tidegate.runtime.epoch import Epoch, build_epoch_spec
+from tidegate.runtime.epoch import EpochPlan, build_epoch_spec
 from tidegate.runtime.pipeline import EpochStep
 from tidegate.storage import open_store
 
@@ -131,7 +131,7 @@ def test_drop_stream_keeps_unpublished_rows_of_others(
 def test_stop_deletes_epoch_specs(harness: PipelineHarness) -> None:
     pipeline = harness.run(until_end=False)
     pipeline.epoch_spec_store.write(
-        build_epoch_spec(pipeline._manifest, Epoch({}, False, False), 0, 0, 1)
+        build_epoch_spec(pipeline._manifest, EpochPlan({}, False, False), 0, 0, 1)
     )
     pipeline.stop()
     assert open_store(str(harness.folder / "epoch_specs")).list() == []

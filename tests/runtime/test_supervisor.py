@@ -107,8 +107,8 @@ def test_stops_pipelines_without_streams(tmp_path: Path, monkeypatch: pytest.Mon
     pipelines = {"main": FakePipeline(), "own": FakePipeline()}
     supervisor = create_supervisor(tmp_path, **pipelines)
     supervisor.until_end = False
-    monkeypatch.setattr(supervisor, "start_new", lambda *_: None)
-    supervisor.stop_removed(catalog, Settings())
+    monkeypatch.setattr(supervisor, "start_or_update", lambda *_: None)
+    supervisor.apply_changes(catalog, Settings())
     assert [item.stopped for item in pipelines.values()] == [0, 1]
 
 

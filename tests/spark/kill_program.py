@@ -66,7 +66,7 @@ def kill_at(step: str, times: int) -> None:
             if remaining[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    pipeline.reached = reached
+    pipeline.on_step = reached
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
         if len(epochs) == 3:
             raise KeyboardInterrupt("scripted crash")
 
-    monkeypatch.setattr(pipeline, "reached", crash)
+    monkeypatch.setattr(pipeline, "on_step", crash)
     with open_with(data, spark, script, rows_per_epoch=3000, **config) as session:
         for name in sources:
             session.subscribe(name)

@@ -93,7 +93,7 @@ def test_upstream_runs_once_per_epoch_and_keeps_its_state(
             newest = max(path.name[:16] for path in folder.iterdir())
             files.append([p.name for p in folder.iterdir() if p.name.startswith(newest)])
 
-    monkeypatch.setattr(module, "reached", reached)
+    monkeypatch.setattr(module, "on_step", reached)
     with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
         sums = session.subscribe("sums")
         session.start()
@@ -180,7 +180,7 @@ def test_many_late_rows_of_a_join_in_several_tasks(
             newest = max(path.name[:16] for path in folder.iterdir())
             files.append(sum(path.name.startswith(newest) for path in folder.iterdir()))
 
-    monkeypatch.setattr(module, "reached", reached)
+    monkeypatch.setattr(module, "on_step", reached)
     count = 24_000
     late = [{"k": f"k{n % 50}", "v": n, "ts": at(n % 20)} for n in range(count)]
     with open_with(data, spark, script, key_groups=4) as session:

@@ -151,7 +151,7 @@ def test_streams_run_a_shared_operator_once(
     assert emitted == expected
 
     if not large:
-        monkeypatch.setattr(sharing.Sharing, "groups", lambda *rest: ())
+        monkeypatch.setattr(sharing.OperatorSharing, "groups", lambda *rest: ())
         alone, alone_again = _run_twice(apart, spark)
         assert first["status"] == alone["status"]
         assert second["status"] == alone_again["status"]

@@ -20,7 +20,7 @@ from tidegate.operators.vectorized import VectorColumn, VectorFailed, VectorStag
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectorized import Untranslatable, translated, typed_vector
 from tidegate.runtime import epoch as cutting
-from tidegate.runtime.frames import Frames
+from tidegate.runtime.frames import FrameCache
 from tidegate.spark.errors import JobFailed
 from tidegate.sql.dialect import DIALECT
 
@@ -224,15 +224,15 @@ def test_rows_do_not_depend_on_who_decodes_lines(
 ) -> None:
     """Tasks skip malformed lines; only the last line is left to Spark."""
     encode, first, odd = LINES[form]
-    left_to_spark: list[bool] = []
-    leave = Frames.left_to_spark
+    fallbacks: list[bool] = []
+    fall_back = FrameCache.fall_back_to_spark
 
-    def left(self: Frames, error: JobFailed) -> bool:
-        left_to_spark.append(leave(self, error))
+    def record(self: FrameCache, error: JobFailed) -> bool:
+        fallbacks.append(fall_back(self, error))
         assert self.vectors, "vectorization is off already"
-        return left_to_spark[-1]
+        return fallbacks[-1]
 
-    monkeypatch.setattr(Frames, "left_to_spark", left)
+    monkeypatch.setattr(FrameCache, "fall_back_to_spark", record)
     rng = random.Random(8)
     folder = tmp_path / "in"
     folder.mkdir()
@@ -249,11 +249,11 @@ def test_rows_do_not_depend_on_who_decodes_lines(
     tasks = run_streams(tmp_path / "tasks", spark, script, "on")
     assert all(tasks[0].values()) and all(dead for _, dead in tasks[1].values())
     assert run_streams(tmp_path / "spark", spark, script, "off") == tasks
-    assert left_to_spark == []
+    assert fallbacks == []
     (folder / f"3.{form}").write_text(f"{first}{odd}\n")
     tasks = run_streams(tmp_path / "tasks of more", spark, script, "on")
     assert run_streams(tmp_path / "spark of more", spark, script, "off") == tasks
-    assert left_to_spark == [True]
+    assert fallbacks == [True]
 
 
 def test_overflow_in_a_task_is_left_to_spark(spark: Any, data: Path) -> None:

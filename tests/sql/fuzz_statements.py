@@ -24,8 +24,8 @@ from tests.conformance.cases import load_conformance_case
 from tests.support.compiling import SOURCES, TESTS, compile_text
 from tidegate.catalog.objects import Stream
 from tidegate.errors import TidegateError
+from tidegate.physical.canonical_form import canonical_form
 from tidegate.physical.explain import explain
-from tidegate.physical.fingerprint import canonical
 from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.testing.declare import declare
@@ -260,7 +260,7 @@ def check(text: str) -> None:
         assert [item.id for item in optimized.fields] == [item.id for item in plan.fields]
         assert explain(plan, "s") and explain(optimized, "s")
         for leaf in all_stateful(plan_stages(optimized)):
-            canonical(leaf.node)
+            canonical_form(leaf.node)
 
 
 def find_exception(text: str) -> Finding | None:

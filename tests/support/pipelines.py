@@ -24,7 +24,7 @@ from tidegate.connectors.memory.rows import InsertReader
 from tidegate.connectors.registry import LOOKUPS, SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import EpochStep, Pipeline, PipelineContext
-from tidegate.runtime.reconciliation import PipelineStream
+from tidegate.runtime.planning import PipelineStream
 from tidegate.spark.tasks.protocol import EpochSpec
 from tidegate.storage import local as disk
 from tidegate.storage import open_store
@@ -69,7 +69,7 @@ class PythonPipeline(Pipeline):
     def _build(self, streams: Sequence[PipelineStream], job: Any) -> Any:
         return _Frame(streams)
 
-    def _job(self, frame: Any, epoch_spec: EpochSpec) -> list[bytes]:
+    def _run_frame(self, frame: Any, epoch_spec: EpochSpec) -> list[bytes]:
         assert self.epoch_spec_store.read() == epoch_spec, "the spec is written before the job"
         self.job(self, epoch_spec)
         reports = (r for stream in frame for r in self._run_stream(stream, epoch_spec))
@@ -139,7 +139,7 @@ class PipelineHarness:
 
     def stream(self, stream: Stream, operators: bool, on_change: str = "reject") -> PipelineStream:
         sinks = tuple(s for s in self.catalog.of(Sink) if s.source == stream.name)
-        scan = SimpleNamespace(index=0, delay_us=0, node=None, late_of=None)
+        scan = SimpleNamespace(index=0, delay_us=0, node=None, late_rows_of=None)
         key = stream.name.lower()
         states = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
         plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(states), guarded=True)
@@ -277,7 +277,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, step: EpochStep, times: int) -> Non
             if remaining[0] == 0:
                 raise Killed
 
-    monkeypatch.setattr(module, "reached", reached)
+    monkeypatch.setattr(module, "on_step", reached)
 
 
 class NoSyncDisk(disk.Disk):

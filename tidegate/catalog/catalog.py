@@ -190,7 +190,7 @@ def name_errors(created: Iterable[Declared]) -> list[CatalogError]:
 
 def _name_location(item: Declared) -> Location:
     span = _side_span(item) if isinstance(item, SideStream) else item.statement.name_span
-    return Location(item.origin.text, span.start, span.end, item.origin.file)
+    return Location(item.script.text, span.start, span.end, item.script.file)
 
 
 def _side_span(item: SideStream) -> Span:

@@ -21,7 +21,7 @@ from tidegate.catalog.objects import (
     Column,
     Declared,
     LookupTable,
-    ScriptOrigin,
+    ScriptText,
     SideKind,
     SideStream,
     Sink,
@@ -144,11 +144,11 @@ class Declarer:
     """Builds the objects of one script; each method returns the object and its errors."""
 
     connectors: Connectors
-    origin: ScriptOrigin
+    script: ScriptText
     resolve_environment: bool = True
 
     def _location(self, span: Span) -> Location:
-        return Location(self.origin.text, span.start, span.end, self.origin.file)
+        return Location(self.script.text, span.start, span.end, self.script.file)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> CatalogError:
         return CatalogError(code, message, location=self._location(span), hint=hint)
@@ -157,7 +157,7 @@ class Declarer:
         self, specs: Sequence[OptionSpec], owner: str, statement: st.Declaration
     ) -> tuple[Options, list[CatalogError]]:
         reader = OptionReader(
-            specs, owner, self.origin.text, self.origin.file, self.resolve_environment
+            specs, owner, self.script.text, self.script.file, self.resolve_environment
         )
         return reader.read(statement.options, statement.name_span)
 
@@ -242,7 +242,7 @@ class Declarer:
             statement.name,
             options,
             statement,
-            self.origin,
+            self.script,
             spec.name,
             columns,
             statement.primary_key,
@@ -377,7 +377,7 @@ class Declarer:
             name,
             Options({}, {}, set()),
             source.statement,
-            self.origin,
+            self.script,
             DEAD_LETTER_COLUMNS,
             source.name,
             SideKind.DEAD_LETTERS,
@@ -414,7 +414,7 @@ class Declarer:
             statement.name,
             options,
             statement,
-            self.origin,
+            self.script,
             spec.name,
             columns,
             statement.primary_key,
@@ -437,7 +437,7 @@ class Declarer:
                 problems.append(self._error("TG-207", problem[0], statement.name_span, problem[1]))
         if problems:
             return None, problems
-        sink = Sink(statement.name, options, statement, self.origin, spec.name, statement.source)
+        sink = Sink(statement.name, options, statement, self.script, spec.name, statement.source)
         return sink, []
 
 
@@ -469,10 +469,10 @@ def find_self_reference(
 
 
 def altered_declaration(
-    stream: Stream, statement: st.AlterStream, origin: ScriptOrigin
+    stream: Stream, statement: st.AlterStream, script: ScriptText
 ) -> tuple[st.CreateStream | None, list[CatalogError]]:
     """Return the declaration of a stream with changed options, and the errors."""
-    reader = OptionReader(STREAM_OPTIONS, "a stream", origin.text, origin.file)
+    reader = OptionReader(STREAM_OPTIONS, "a stream", script.text, script.file)
     _, errors = reader.read(statement.options, statement.name_span)
     if errors:
         return None, errors
@@ -500,13 +500,13 @@ def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
 
 
 def insert_errors(
-    statement: st.Insert, target: Declared, origin: ScriptOrigin
+    statement: st.Insert, target: Declared, script: ScriptText
 ) -> Iterator[CatalogError]:
     """Yield the errors of an INSERT that can be detected without evaluating its rows."""
 
     def error(code: str, message: str, span: Span | None, hint: str) -> CatalogError:
         span = span or statement.target_span
-        location = Location(origin.text, span.start, span.end, origin.file)
+        location = Location(script.text, span.start, span.end, script.file)
         return CatalogError(code, message, location=location, hint=hint)
 
     if not isinstance(target, Source | LookupTable) or not target.insertable:
@@ -586,25 +586,23 @@ def checkpoint_name_problem(name: str) -> str | None:
 
 
 def restore_options(
-    statement: st.Restore, origin: ScriptOrigin
+    statement: st.Restore, script: ScriptText
 ) -> tuple[Options, list[CatalogError]]:
-    reader = OptionReader(RESTORE_OPTIONS, "RESTORE", origin.text, origin.file)
+    reader = OptionReader(RESTORE_OPTIONS, "RESTORE", script.text, script.file)
     return reader.read(statement.options, statement.span)
 
 
-def checkpoint_errors(
-    statement: CheckpointStatement, origin: ScriptOrigin
-) -> Iterator[CatalogError]:
+def checkpoint_errors(statement: CheckpointStatement, script: ScriptText) -> Iterator[CatalogError]:
     """Yield the errors of a statement about checkpoints."""
     if isinstance(statement, st.Restore):
-        yield from restore_options(statement, origin)[1]
+        yield from restore_options(statement, script)[1]
     name, span = statement.name, statement.name_span
     reason = checkpoint_name_problem(name) if name is not None else None
     if reason is not None and span is not None:
         yield CatalogError(
             "TG-210",
             f"{name!r} cannot be the name of a checkpoint: {reason}",
-            location=Location(origin.text, span.start, span.end, origin.file),
+            location=Location(script.text, span.start, span.end, script.file),
             hint="use letters, digits, _ and -, for example 'before-upgrade'; write an epoch "
             "without quotes.",
         )

@@ -44,7 +44,7 @@ class Watermark:
 
 
 @dataclass(frozen=True)
-class ScriptOrigin:
+class ScriptText:
     """The script that contains a statement, so that errors can point into it."""
 
     text: str
@@ -63,7 +63,7 @@ class Declared:
     name: str
     options: Options
     statement: st.Declaration
-    origin: ScriptOrigin
+    script: ScriptText
 
     @property
     def kind(self) -> st.ObjectKind:

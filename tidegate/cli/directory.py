@@ -46,7 +46,7 @@ def require_data_directory(path: str) -> None:
         raise DataDirectoryError(
             "TG-601",
             f"{path} is not a data directory of Tidegate: it has no file {directory.marker_file}",
-            hint=directory.suggestion()
+            hint=directory.nearby_directories_hint()
             or "pass the data directory of the run: its --data, or by default .tidegate/<file> "
             "next to the SQL file.",
         )
@@ -65,7 +65,7 @@ def remove_data_directory(path: str, script: Path | None) -> None:
             hint="choose another directory with --data DIR, or remove this one yourself.",
         )
     # The lock prevents a removal under a running pipeline.
-    directory.open(any_format=True)
+    directory.open(skip_format_check=True)
     try:
         if directory.store.local:
             shutil.rmtree(directory.path)

@@ -179,7 +179,7 @@ def _target(sink: Sink, directory: str) -> str | None:
         return _query_command(sink.source, directory)
     if sink.connector == "files":
         path = sink.options["path"]
-        folder = path if "://" in path else Path(sink.origin.folder) / path
+        folder = path if "://" in path else Path(sink.script.folder) / path
         return f"{sink.options['format']} in {folder}"
     table = sink.options.get("topic") or sink.options.get("table")
     return f"{sink.connector}{f' {table}' if table else ''}"

@@ -18,7 +18,7 @@ from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.plan.nodes import Emit
-from tidegate.plan.rewrite.optimizer import plan_to_run
+from tidegate.plan.rewrite.optimizer import optimized_plan
 
 # ---- The options --var NAME=VALUE and --conf KEY=VALUE
 
@@ -190,7 +190,7 @@ def _rendered_plans(
     from tidegate.physical.explain import explain as render
 
     def optimized(plan: Emit, logical: bool) -> Emit:
-        return plan if logical else plan_to_run(plan, compiled.settings)
+        return plan if logical else optimized_plan(plan, compiled.settings)
 
     if stream_name is not None:
         stream = _require_stream(compiled.catalog, script, stream_name)

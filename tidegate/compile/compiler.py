@@ -35,7 +35,7 @@ from tidegate.catalog.declare import (
 from tidegate.catalog.objects import (
     Declared,
     Function,
-    ScriptOrigin,
+    ScriptText,
     SideStream,
     Sink,
     Source,
@@ -64,7 +64,7 @@ from tidegate.plan.bind.declarations import (
     inline_calls,
 )
 from tidegate.plan.bind.scope import Context
-from tidegate.plan.rewrite.optimizer import plan_to_run
+from tidegate.plan.rewrite.optimizer import optimized_plan
 from tidegate.plan.rewrite.semantics import rewrite, set_tombstone_ttl
 from tidegate.plan.side_streams import side_streams
 from tidegate.sql import statements as st
@@ -94,7 +94,7 @@ class Compiled:
         return tuple(error for item in streams for error in self._unrunnable(item))
 
     def _unrunnable(self, stream: Stream) -> list[RunError]:
-        return unrunnable(stream, plan_to_run(stream.plan, self.settings))
+        return unrunnable(stream, optimized_plan(stream.plan, self.settings))
 
 
 @dataclass
@@ -125,8 +125,10 @@ class _Run:
         self.script = script
         self.catalog = compiler.catalog.copy()
         self.settings = compiler.settings.copy()
-        self.origin = ScriptOrigin(script.text, script.file)
-        self.declarer = Declarer(compiler.connectors, self.origin, compiler.resolve_environment)
+        self.current_script = ScriptText(script.text, script.file)
+        self.declarer = Declarer(
+            compiler.connectors, self.current_script, compiler.resolve_environment
+        )
         self.errors: list[TidegateError] = [cast(TidegateError, error) for error in script.errors]
         self.warnings: list[TidegateError] = []
         self.invalid_names = {name.lower() for name in script.invalid_names}
@@ -142,7 +144,7 @@ class _Run:
     def run(self, function: Function | None = None) -> Compiled:
         if function is not None:
             self.python_function = function
-            with self._reporting_in(function.origin):
+            with self._reporting_in(function.script):
                 self._declare(function.statement)
         self.pending = declarations_by_name(self.script)
         for statement in self.script.statements:
@@ -168,7 +170,7 @@ class _Run:
         )
 
     def _location(self, span: Span) -> Location:
-        return Location(self.origin.text, span.start, span.end, self.origin.file)
+        return Location(self.current_script.text, span.start, span.end, self.current_script.file)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.errors.append(CatalogError(code, message, location=self._location(span), hint=hint))
@@ -192,7 +194,7 @@ class _Run:
         elif isinstance(statement, st.Describe | st.ShowCreate):
             ok = self._find(statement.name, statement.name_span) is not None
         elif isinstance(statement, CheckpointStatement):
-            problems = list(checkpoint_errors(statement, self.origin))
+            problems = list(checkpoint_errors(statement, self.current_script))
             self.errors += problems
             ok = not problems
         if ok:
@@ -278,7 +280,7 @@ class _Run:
 
     def _declare_again(self, item: Declared) -> bool:
         """Declare a reader of a changed object again; return True if it is still valid."""
-        with self._reporting_in(item.origin):
+        with self._reporting_in(item.script):
             if not isinstance(item, Sink):
                 return self._declare_new(item.statement)
             self.declared += [item] if item not in self.declared else []
@@ -287,15 +289,15 @@ class _Run:
             return source is not None and self._check_sink(item, source)
 
     @contextmanager
-    def _reporting_in(self, origin: ScriptOrigin) -> Iterator[None]:
+    def _reporting_in(self, script: ScriptText) -> Iterator[None]:
         """Report errors at positions of another script."""
-        before, self.origin = self.origin, origin
-        self.declarer = replace(self.declarer, origin=origin)
+        before, self.current_script = self.current_script, script
+        self.declarer = replace(self.declarer, script=script)
         try:
             yield
         finally:
-            self.origin = before
-            self.declarer = replace(self.declarer, origin=before)
+            self.current_script = before
+            self.declarer = replace(self.declarer, script=before)
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
@@ -383,7 +385,7 @@ class _Run:
     def _context(
         self, span: Span, emit: st.EmitClause | None = None, ttl_us: int | None = None
     ) -> Context:
-        text, file = self.origin.text, self.origin.file
+        text, file = self.current_script.text, self.current_script.file
         function_exists = self.compiler.function_exists
         invalid_names = frozenset(self.invalid_names)
         return Context(self.catalog, text, file, span, emit, ttl_us, function_exists, invalid_names)
@@ -412,7 +414,9 @@ class _Run:
         plan = self._bind(statement.query, statement.span, options)
         if plan is None or not self._validate(plan, statement, options):
             return None
-        stream = Stream(statement.name, options, statement, self.origin, statement.query, plan)
+        stream = Stream(
+            statement.name, options, statement, self.current_script, statement.query, plan
+        )
         problems = [
             *late_reader_errors(stream, self.catalog),
             *failed_row_errors(stream, self.catalog),
@@ -429,7 +433,7 @@ class _Run:
         if mode is ValidatorMode.OFF:
             return True
         findings = [
-            finding.to_error(self.origin.text, self.origin.file, statement.span)
+            finding.to_error(self.current_script.text, self.current_script.file, statement.span)
             for finding in validate(plan)
         ]
         if mode is ValidatorMode.WARN:
@@ -489,11 +493,11 @@ class _Run:
         stream = self._find_stream(statement.name, statement.name_span, "CREATE STREAM s AS")
         if stream is None:
             return False
-        declaration, errors = altered_declaration(stream, statement, self.origin)
+        declaration, errors = altered_declaration(stream, statement, self.current_script)
         self.errors += errors
         if declaration is None:
             return False
-        with self._reporting_in(ScriptOrigin(declaration.text, None)):
+        with self._reporting_in(ScriptText(declaration.text, None)):
             return self._replace(declaration, stream)
 
     def _compile_set(self, statement: st.Set) -> bool:
@@ -516,7 +520,7 @@ class _Run:
         context = self._context(statement.span)
         tree = inline_calls(statement.tree, context)
         self.errors += context.errors
-        problems = list(insert_errors(statement, target, self.origin))
+        problems = list(insert_errors(statement, target, self.current_script))
         self.errors += problems
         return replace(statement, tree=tree) if not problems and not context.errors else None
 

@@ -14,7 +14,7 @@ from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, Location, ScriptError, TidegateError
 from tidegate.physical.operator_kind import Unrunnable
 from tidegate.physical.rejections import rejected
-from tidegate.plan.rewrite.optimizer import plan_to_run
+from tidegate.plan.rewrite.optimizer import optimized_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
     from tidegate.physical.planner import plan_physical
     from tidegate.spark.analysis import analyse_plan
 
-    plan = plan_to_run(stream.plan, settings)
+    plan = optimized_plan(stream.plan, settings)
     typed = analyse_plan(spark, stream, stream.plan, catalog)
     if plan is not stream.plan:
         # The optimizer may drop invalid expressions, so both plans are analyzed.
@@ -84,12 +84,12 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
 
 
 def _type_late_rows(stream: Stream, catalog: Catalog) -> None:
-    from tidegate.physical.planner import typed_side
+    from tidegate.physical.planner import typed_side_stream
 
     emit = stream.query.emit
     side = catalog.get(emit.late_to) if emit is not None and emit.late_to is not None else None
     if isinstance(side, SideStream):
-        catalog.replace(typed_side(side, stream.typed.plan))
+        catalog.replace(typed_side_stream(side, stream.typed.plan))
 
 
 def sink_type_errors(compiled: Compiled) -> list[TidegateError]:
@@ -104,6 +104,6 @@ def sink_type_errors(compiled: Compiled) -> list[TidegateError]:
         problem = spec.check_columns(sink.options, columns)
         if problem is not None:
             span = sink.statement.name_span
-            location = Location(sink.origin.text, span.start, span.end, sink.origin.file)
+            location = Location(sink.script.text, span.start, span.end, sink.script.file)
             errors.append(CatalogError("TG-210", problem, location=location))
     return errors

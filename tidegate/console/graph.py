@@ -80,7 +80,7 @@ def _upstream_nodes(graph: StreamGraph, node: n.Node, stream: str) -> list[str]:
         return [_id("lookup", node.table.name)]
     if isinstance(node, n.SideScan):
         return [_id("stream", node.side.name)]
-    if isinstance(node, n.Inlined):
+    if isinstance(node, n.StreamReference):
         return [_id("stream", node.name)]
     upstream = [id_ for child in node.inputs for id_ in _upstream_nodes(graph, child, stream)]
     if node.stateless:

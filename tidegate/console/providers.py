@@ -30,7 +30,7 @@ from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.queries.engine import last_rows
 from tidegate.queries.snapshot import stored_readable
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.status import Counters
+from tidegate.runtime.status import StreamCounters
 from tidegate.runtime.supervisor import supports_rollback
 from tidegate.session.saved_catalog import load_declarations
 
@@ -216,7 +216,7 @@ class StoredDirectory:
 
     def _status(self, manifest: Manifest, name: str) -> StreamStatus:
         stream = manifest.streams[name]
-        counters = Counters(name, {}, State.FINISHED if stream.ended else State.RUNNING)
+        counters = StreamCounters(name, {}, State.FINISHED if stream.ended else State.RUNNING)
         counters.restore(manifest)
         # Manifests do not contain the start of the process: count from the first epoch.
         counters.initial_operators = {}

@@ -119,7 +119,7 @@ class KeyGroupState:
         # Numbers for status and metrics: groups, open windows, rows.
         self.gauges: dict[str, int] = {}
         # The processing time at which the operator has output even if no rows arrive.
-        self.wake_us: int | None = None
+        self.timer_us: int | None = None
 
     @property
     def late_rows(self) -> int:

@@ -82,16 +82,16 @@ class Runner:
             "watermark_us": watermark_us,
             "late_rows": state.late_rows,
             "discarded": int(discarded or state.meta.get("discarded", 0)),
-            "wake_us": self._wake_us(tracker, state),
+            "timer_us": self._timer_us(tracker, state),
             **state.gauges,
         }
         return EpochResult(output, update, report)
 
-    def _wake_us(self, tracker: WatermarkTracker, state: KeyGroupState) -> int | None:
+    def _timer_us(self, tracker: WatermarkTracker, state: KeyGroupState) -> int | None:
         """Return the processing time at which an epoch is needed even if no rows arrive."""
         if tracker.watermark_us == END_US:
             return None
-        times = [tracker.next_idle_us(), state.wake_us]
+        times = [tracker.next_idle_us(), state.timer_us]
         if self.by_processing_time and state.gauges.get("rows", 0):
             # Windows in processing time close at multiples of the pane; others have to poll.
             panes = getattr(self.operator, "panes", None)

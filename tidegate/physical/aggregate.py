@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.columns import NOW, OP
-from tidegate.physical.canonical import (
-    CallPlan,
-    CanonicalWriter,
-    canonical_emit,
-    canonical_ttl,
-    plan_call,
-    text_of,
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_emit, canonical_ttl
+from tidegate.physical.expressions import CallPlan, plan_call, text_of
+from tidegate.physical.operator_kind import (
+    BuildContext,
+    BuiltOperator,
+    OperatorKind,
+    Rejection,
+    Unrunnable,
 )
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
-from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql, micros
+from tidegate.physical.stage_sql import (
+    PortColumns,
+    SqlWriter,
+    carries_op,
+    column_sql,
+    unix_micros_sql,
+)
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
@@ -30,12 +36,12 @@ if TYPE_CHECKING:
 
 # 1 for a row that is added, −1 for one that is retracted.
 WEIGHT_SQL = f"CASE WHEN {OP} IN ('+I', '+U') THEN 1L ELSE -1L END"
-EARLY = (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY)
+_UPDATE_MODES = (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY)
 
 
 @dataclass(frozen=True)
 class OutputField:
-    """The origin of an output field: a key, a result, or a time of the window."""
+    """Where an output field comes from: a key, a result, or a time of the window."""
 
     kind: str
     index: int
@@ -45,7 +51,7 @@ class OutputField:
 class AggregatePlan:
     """An aggregate divided into the parts that its operator needs.
 
-    `input` is the node whose rows it reads: windows that are made of panes are not applied below.
+    `input` is the node whose rows it reads. Windows that consist of panes are not part of it.
     """
 
     node: n.Aggregate
@@ -71,19 +77,19 @@ class AggregatePlan:
         return carries_op(self.input)
 
     @property
-    def early(self) -> bool:
-        """True if the operator emits changes in every epoch, not only final rows."""
-        return self.node.emit is not None and self.node.emit.mode in EARLY
+    def emits_updates(self) -> bool:
+        """True if the operator emits updates in every epoch, not only final rows."""
+        return self.node.emit is not None and self.node.emit.mode in _UPDATE_MODES
 
     @property
     def session_gap_us(self) -> int | None:
-        return self.window.size_us if self.node.makes_sessions and self.window else None
+        return self.window.size_us if self.node.merges_sessions and self.window else None
 
 
 def plan_aggregate(node: n.Aggregate) -> AggregatePlan:
     """Divide an aggregate into panes, keys and calls."""
-    below = node.input
-    calls = tuple(plan_call(call, below) for call in node.aggregates)
+    rows = node.input
+    calls = tuple(plan_call(call, rows) for call in node.aggregates)
     if node.grouped_window is not None:
         return _windowed(node, node.grouped_window, calls)
     return _closed_by_key(node, calls)
@@ -91,7 +97,7 @@ def plan_aggregate(node: n.Aggregate) -> AggregatePlan:
 
 def _windowed(node: n.Aggregate, window: n.Window, calls: tuple[CallPlan, ...]) -> AggregatePlan:
     spec = window.spec
-    time = NOW if spec.processing_time else micros(to_sql(window.time))
+    time = NOW if spec.processing_time else unix_micros_sql(to_sql(window.time))
     derived = _window_columns(spec, [item.id for item in window.fields[-3:]])
     keys, outputs = _keys(node, derived)
     by_processing_time = spec.processing_time
@@ -117,11 +123,13 @@ def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregateP
         keys, outputs = _keys(node, {})
         return AggregatePlan(node, node.input, None, False, False, None, keys, outputs, calls)
     delta = _closes_after_us(item)
-    at = micros(to_sql(node.keys[node.key_fields.index(item)]))
+    at = unix_micros_sql(to_sql(node.keys[node.key_fields.index(item)]))
     keys, outputs = _keys(node, {item.id: OutputField("due", -delta)})
     pane = f"{at} + {delta}L" if delta else at
-    clock = item.has_processing_time_window
-    return AggregatePlan(node, node.input, None, True, clock, pane, keys, outputs, calls)
+    by_processing_time = item.has_processing_time_window
+    return AggregatePlan(
+        node, node.input, None, True, by_processing_time, pane, keys, outputs, calls
+    )
 
 
 def _closes_after_us(item: n.Field) -> int:
@@ -163,7 +171,7 @@ def rejections(node: n.Aggregate) -> Iterator[Rejection]:
         plan_aggregate(node)
     except Unrunnable as error:
         yield error.rejection
-    if node.makes_sessions and node.emit is not None and node.emit.mode is EmitMode.EVERY:
+    if node.merges_sessions and node.emit is not None and node.emit.mode is EmitMode.EVERY:
         yield Rejection(
             "EMIT EVERY of sessions cannot run yet",
             "use EMIT ON UPDATE, which emits the changes of each epoch.",
@@ -178,21 +186,21 @@ def rejections(node: n.Aggregate) -> Iterator[Rejection]:
 
 def output_watermark_delay_us(node: n.Aggregate) -> int | None:
     # A session that ends at the watermark is still open, and is emitted later.
-    late = node.lateness_us + (1 if node.makes_sessions else 0)
+    late = node.lateness_us + (1 if node.merges_sessions else 0)
     if node.closing_key is None:
         return late
     behind = node.closing_key.output_watermark_delay_us(node.key_fields)
     return None if behind is None else behind + late
 
 
-def waits_for_end(node: n.Aggregate, has_watermark: bool) -> bool:
-    if node.emit is not None and node.emit.mode in EARLY:
+def emits_only_at_end(node: n.Aggregate, has_watermark: bool) -> bool:
+    if node.emit is not None and node.emit.mode in _UPDATE_MODES:
         return False
     return not node.windowed or not (node.by_processing_time or node.input.has_watermark)
 
 
 def operator_name(node: n.Aggregate) -> str:
-    if node.makes_sessions:
+    if node.merges_sessions:
         return "session_aggregate"
     return "window_aggregate" if node.windowed else "group_aggregate"
 
@@ -203,13 +211,13 @@ def describe(node: n.Aggregate) -> str:
     return f"Aggregate by {keys}: {calls}"
 
 
-def canonical_form(node: n.Aggregate, to: CanonicalWriter) -> list[str]:
-    parts = [f"keys={to.texts(node.keys)}", f"calls={to.texts(node.aggregates)}"]
+def canonical_form(node: n.Aggregate, writer: CanonicalWriter) -> list[str]:
+    parts = [f"keys={writer.texts(node.keys)}", f"calls={writer.texts(node.aggregates)}"]
     parts += ["from_start"] if node.emits_initial_row else []
     return [*parts, *canonical_emit(node.emit), *canonical_ttl(node)]
 
 
-def sql(node: n.Aggregate, to: SqlWriter) -> str:
+def sql(node: n.Aggregate, writer: SqlWriter) -> str:
     parts = [*node.keys, *node.aggregates]
     columns = [
         f"{to_sql(part)} AS {quote_identifier(item.id)}"
@@ -220,22 +228,24 @@ def sql(node: n.Aggregate, to: SqlWriter) -> str:
     columns = columns or ["1 AS one"]
     keys = ", ".join(to_sql(key) for key in node.keys)
     group = f" GROUP BY {keys}" if keys else ""
-    return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}{group}"
+    return f"SELECT {', '.join(columns)} FROM {writer.child(node.input)}{group}"
 
 
 # Building
 
 
-def build(node: n.Aggregate, request: Request) -> Built:
-    return build_groups(plan_aggregate(node), request, operator_name(node), carries_op(node))
+def build(node: n.Aggregate, context: BuildContext) -> BuiltOperator:
+    return build_groups(plan_aggregate(node), context, operator_name(node), carries_op(node))
 
 
-def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool) -> Built:
+def build_groups(
+    plan: AggregatePlan, context: BuildContext, name: str, with_op: bool
+) -> BuiltOperator:
     """Build the operator of an aggregate or of DISTINCT."""
     from tidegate.columns import PANE, WEIGHT
     from tidegate.operators.aggregate.groups import Aggregator, Grid
 
-    columns = Columns()
+    columns = PortColumns()
     if plan.time is not None:
         columns.add(PANE, plan.time)
     columns.add_all("k", plan.keys)
@@ -243,11 +253,11 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
         columns.add(WEIGHT, WEIGHT_SQL)
     for index, call in enumerate(plan.calls):
         columns.add_all(f"a{index}_", call.argument_sql)
-    late = _late(plan, columns, request.types, name) if request.keeps_late else None
-    spec = _spec(plan, request.types)
+    late = _late(plan, columns, context.types, name) if context.keeps_late else None
+    spec = _spec(plan, context.types)
     # Create the accumulators here to reject unsupported calls before anything starts.
     groups = Aggregator(spec)
-    operator = _operator(plan, spec, late, request, name, with_op)
+    operator = _operator(plan, spec, late, context, name, with_op)
     made_of_panes = plan.window is not None and plan.session_gap_us is None
     grid = None
     if made_of_panes and plan.window is not None:
@@ -257,14 +267,14 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
         plan.input,
         grid=grid,
         time_id=plan.time_id,
-        hashed=columns.keys,
+        hash_columns=columns.keys,
         partials=partials,
     )
-    return Built(operator, (port,), plan.by_processing_time)
+    return BuiltOperator(operator, (port,), plan.by_processing_time)
 
 
 def _partials(
-    plan: AggregatePlan, columns: Columns, groups: Aggregator
+    plan: AggregatePlan, columns: PortColumns, groups: Aggregator
 ) -> tuple[tuple[str, str], ...] | None:
     """Return the partial aggregates that Spark computes before the shuffle; sessions have none."""
     from tidegate.operators.aggregate.groups import partial_sql
@@ -298,18 +308,18 @@ def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
         )
         for call, result in zip(plan.calls, results, strict=True)
     )
-    return GroupSpec(tuple(types.all(plan.keys)), calls, plan.retracts, _counted(plan))
+    return GroupSpec(tuple(types.all(plan.keys)), calls, plan.retracts, _first_grouping_set(plan))
 
 
-def _counted(plan: AggregatePlan) -> tuple[int, int] | None:
+def _first_grouping_set(plan: AggregatePlan) -> tuple[int, int] | None:
     """Return the key that identifies the grouping set, and its value where a row is counted.
 
     A filter in between may drop that set: then a row is counted in each set that it is in.
     """
-    below = plan.input
-    while isinstance(below, n.Project):
-        below = below.input
-    first = below.first_set if isinstance(below, n.Explode) else None
+    rows = plan.input
+    while isinstance(rows, n.Project):
+        rows = rows.input
+    first = rows.first_set if isinstance(rows, n.Explode) else None
     keys = list(plan.keys)
     if first is None or quote_identifier(first[0]) not in keys:
         return None
@@ -333,7 +343,7 @@ def _operator(
     plan: AggregatePlan,
     spec: GroupSpec,
     late: LateRows | None,
-    request: Request,
+    context: BuildContext,
     name: str,
     with_op: bool,
 ) -> Operator:
@@ -342,18 +352,18 @@ def _operator(
     from tidegate.operators.aggregate.sessions import SessionAggregate, UpdatingSessions
     from tidegate.operators.aggregate.window import WindowAggregate
 
-    node, limits = plan.node, request.limits
+    node, limits = plan.node, context.limits
     emit = node.emit
     panes = _panes(plan)
-    layout = Layout(_output(plan, request.types), panes, with_op)
+    layout = Layout(_output(plan, context.types), panes, with_op)
     gap = plan.session_gap_us
     if gap is not None:
         sessions = UpdatingSessions if spec.retracts else SessionAggregate
-        return sessions(spec, gap, layout, node.lateness_us, plan.early, late, limits)
-    if plan.by_pane and not plan.early:
+        return sessions(spec, gap, layout, node.lateness_us, plan.emits_updates, late, limits)
+    if plan.by_pane and not plan.emits_updates:
         return WindowAggregate(spec, panes, layout, node.lateness_us, late, limits, name)
     every = emit.every_us if emit is not None and emit.mode is EmitMode.EVERY else None
-    at_end = not plan.early and not plan.by_pane
+    at_end = not plan.emits_updates and not plan.by_pane
     return KeyedAggregate(
         spec,
         layout,
@@ -379,7 +389,7 @@ def _output(plan: AggregatePlan, types: Types) -> tuple[OutputColumn, ...]:
     )
 
 
-def _late(plan: AggregatePlan, columns: Columns, types: Types, name: str) -> LateRows:
+def _late(plan: AggregatePlan, columns: PortColumns, types: Types, name: str) -> LateRows:
     """Return late rows with all columns of the node."""
     import pyarrow as pa
 
@@ -406,6 +416,6 @@ KIND = OperatorKind(
     operands=operands,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
-    takes_every=True,
+    emits_only_at_end=emits_only_at_end,
+    supports_emit_every=True,
 )

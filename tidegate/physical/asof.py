@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.physical.aggregate import WEIGHT_SQL
-from tidegate.physical.canonical import CanonicalWriter, canonical_ttl, text_of
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
+from tidegate.physical.expressions import text_of
 from tidegate.physical.join import canonical_pairs, common_types, operator_name
 from tidegate.physical.join import sql as join_sql
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
-from tidegate.physical.stage_sql import Columns, PortPlan, carries_op, micros
+from tidegate.physical.operator_kind import BuildContext, BuiltOperator, OperatorKind, Rejection
+from tidegate.physical.stage_sql import PortColumns, PortSchema, carries_op, unix_micros_sql
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 
 
-def near(node: n.Join) -> n.AsofCondition:
+def match_bounds(node: n.Join) -> n.AsofCondition:
     """Return the match condition; open bounds in whole microseconds become closed ones."""
     condition = node.asof_condition
-    assert condition is not None, "it was rejected otherwise"
+    assert condition is not None, "a temporal or ASOF join has a match condition"
     if not node.by_watermark:
         return condition
     lower, upper = condition.lower, condition.upper
@@ -47,11 +48,11 @@ def _keys(node: n.Join) -> tuple[list[str], list[str]]:
 
 
 def _values(node: n.Join) -> tuple[str, str]:
-    condition = near(node)
+    condition = match_bounds(node)
     return to_sql(condition.left), to_sql(condition.right)
 
 
-def _shown(node: n.Join, port: int) -> list[n.Field]:
+def _output_fields(node: n.Join, port: int) -> list[n.Field]:
     """Return the output columns of one input, without the column that marks valid versions."""
     out = {item.id for item in node.fields}
     return [item for item in node.inputs[port].fields if item.id in out]
@@ -108,7 +109,7 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
     """Return the delay of the output: a row is emitted once no better match can arrive."""
     if node.asof_condition is None or not node.by_watermark:
         return 0
-    condition = near(node)
+    condition = match_bounds(node)
     times = [item for item in node.left.fields if item.id == condition.left.name]
     behind = times[0].output_watermark_delay_us(node.left.fields) if times else 0
     if behind is None or condition.lower is None:
@@ -116,7 +117,7 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
     return behind + max(0, -int(condition.lower))
 
 
-def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
+def emits_only_at_end(node: n.Join, has_watermark: bool) -> bool:
     """Return True if rows are emitted only when the inputs have ended."""
     return node.asof_condition is not None and not node.by_watermark and not carries_op(node)
 
@@ -131,7 +132,7 @@ def describe(node: n.Join) -> str:
     if node.match is not None:
         text += f", nearest {text_of(node.match)}"
     if node.kind is n.JoinKind.ASOF and node.asof_condition is not None:
-        text += _distance(near(node), node.by_watermark)
+        text += _distance(match_bounds(node), node.by_watermark)
     if node.asof_condition is not None and node.asof_condition.first:
         text += ", first version"
     if node.residual is not None:
@@ -151,38 +152,42 @@ def _distance(condition: n.AsofCondition, times: bool) -> str:
     return f", up to {' and '.join(words)}" if words else ""
 
 
-def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
+def canonical_form(node: n.Join, writer: CanonicalWriter) -> list[str]:
     words = [node.how.lower(), node.kind.value]
     for pair in node.key_pairs:
         same = "<=>" if pair.null_safe else "="
-        words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
+        words.append(f"{writer.text(pair.left)}{same}{writer.text(pair.right)}")
     if node.asof_condition is not None:
-        condition = near(node)
+        condition = match_bounds(node)
         ends = f"{'(' if condition.lower_open else '['}{condition.lower} {condition.upper}"
         ends += ")" if condition.upper_open else "]"
         which = "first" if condition.first else condition.direction
-        words.append(f"{which}({to.text(condition.left)} {to.text(condition.right)} {ends})")
-    words += [f"where={to.text(node.residual)}"] if node.residual is not None else []
-    words += [f"alive={to.columns[node.validity_id]}"] if node.validity_id is not None else []
+        words.append(
+            f"{which}({writer.text(condition.left)} {writer.text(condition.right)} {ends})"
+        )
+    words += [f"where={writer.text(node.residual)}"] if node.residual is not None else []
+    words += [f"alive={writer.columns[node.validity_id]}"] if node.validity_id is not None else []
     return [*words, *([] if node.by_watermark else canonical_ttl(node))]
 
 
 # Building
 
 
-def build(node: n.Join, request: Request) -> Built:
-    shown = [item.id for port in (0, 1) for item in _shown(node, port)]
-    assert shown == [item.id for item in node.fields], "the output has the columns of both sides"
-    keys = common_types(*_keys(node), request.types)
+def build(node: n.Join, context: BuildContext) -> BuiltOperator:
+    output_ids = [item.id for port in (0, 1) for item in _output_fields(node, port)]
+    assert output_ids == [item.id for item in node.fields], (
+        "the output has the columns of both sides"
+    )
+    keys = common_types(*_keys(node), context.types)
     if node.by_watermark:
-        return Built(
-            _by_watermark(node, keys, request),
-            (_timed_left(node, keys, request.types), _timed_right(node, keys, request.types)),
+        return BuiltOperator(
+            _by_watermark(node, keys, context),
+            (_timed_left(node, keys, context.types), _timed_right(node, keys, context.types)),
         )
     left, right = _values(node)
-    (value,) = common_types([left], [right], request.types)
-    ports = tuple(_changing_port(node, port, keys, value, request.types) for port in (0, 1))
-    return Built(_changing(node, keys, value, request), ports)
+    (value,) = common_types([left], [right], context.types)
+    ports = tuple(_updating_port(node, port, keys, value, context.types) for port in (0, 1))
+    return BuiltOperator(_updating_operator(node, keys, value, context), ports)
 
 
 def _matching(node: n.Join, keys: list[str]) -> JoinCondition:
@@ -192,34 +197,35 @@ def _matching(node: n.Join, keys: list[str]) -> JoinCondition:
     return JoinCondition(tuple(arrow_type(name) for name in keys), safe)
 
 
-def _nearest(node: n.Join) -> AsofBounds:
+def _asof_bounds(node: n.Join) -> AsofBounds:
     from tidegate.operators.join.asof import AsofBounds
 
-    f = near(node)
+    f = match_bounds(node)
     return AsofBounds(f.direction, f.lower, f.upper, f.lower_open, f.upper_open, f.first)
 
 
 def _columns(node: n.Join, types: Types) -> Any:
     return tuple(
-        tuple(types.of(quote_identifier(item.id)) for item in _shown(node, port)) for port in (0, 1)
+        tuple(types.of(quote_identifier(item.id)) for item in _output_fields(node, port))
+        for port in (0, 1)
     )
 
 
-def _by_watermark(node: n.Join, keys: list[str], request: Request) -> Operator:
+def _by_watermark(node: n.Join, keys: list[str], context: BuildContext) -> Operator:
     from tidegate.operators.join.asof import AsofJoin
 
     join = AsofJoin(
         _matching(node, keys),
-        _nearest(node),
-        _columns(node, request.types),
+        _asof_bounds(node),
+        _columns(node, context.types),
         node.how,
         versions=_has_tombstones(node),
         retracts=carries_op(node.left),
         with_op=carries_op(node),
-        limits=request.limits,
+        limits=context.limits,
         name=operator_name(node),
     )
-    return _with_late(join) if request.keeps_late else join
+    return _with_late(join) if context.keeps_late else join
 
 
 def _with_late(join: AsofJoin) -> AsofJoin:
@@ -234,19 +240,21 @@ def _with_late(join: AsofJoin) -> AsofJoin:
     return replace(join, late_rows=(left, right))
 
 
-def _changing(node: n.Join, keys: list[str], value: str, request: Request) -> Operator:
+def _updating_operator(
+    node: n.Join, keys: list[str], value: str, context: BuildContext
+) -> Operator:
     from tidegate.operators.join.asof_updating import UpdatingAsofJoin
 
     return UpdatingAsofJoin(
         _matching(node, keys),
-        _nearest(node),
+        _asof_bounds(node),
         arrow_type(value),
-        _columns(node, request.types),
+        _columns(node, context.types),
         node.how,
         None if node.bounded else node.ttl_us,
         at_end=node.bounded,
         with_op=carries_op(node),
-        limits=request.limits,
+        limits=context.limits,
         name=operator_name(node),
     )
 
@@ -259,35 +267,35 @@ def _cast(sql: str, kind: str, types: Types) -> str:
     return sql if types.name(sql) == kind else f"CAST({sql} AS {kind})"
 
 
-def _begun(node: n.Join, port: int, keys: list[str], types: Types) -> Columns:
-    columns = Columns()
+def _base_columns(node: n.Join, port: int, keys: list[str], types: Types) -> PortColumns:
+    columns = PortColumns()
     key_sql = _keys(node)[port]
     columns.add_all("k", [_cast(key, kind, types) for key, kind in zip(key_sql, keys, strict=True)])
-    columns.add_all("c", [quote_identifier(item.id) for item in _shown(node, port)])
+    columns.add_all("c", [quote_identifier(item.id) for item in _output_fields(node, port)])
     return columns
 
 
-def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortPlan:
+def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortSchema:
     from tidegate.columns import PANE, WEIGHT
 
-    columns = _begun(node, 0, keys, types)
-    columns.add(PANE, micros(_values(node)[0]))
+    columns = _base_columns(node, 0, keys, types)
+    columns.add(PANE, unix_micros_sql(_values(node)[0]))
     if carries_op(node.left):
         columns.add(WEIGHT, WEIGHT_SQL)
-    return columns.port(node.left, hashed=columns.keys)
+    return columns.port(node.left, hash_columns=columns.keys)
 
 
-def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortPlan:
+def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortSchema:
     from tidegate.columns import PANE
     from tidegate.operators.join.asof import ALIVE
 
-    columns = _begun(node, 1, keys, types)
-    columns.add(PANE, micros(_values(node)[1]))
+    columns = _base_columns(node, 1, keys, types)
+    columns.add(PANE, unix_micros_sql(_values(node)[1]))
     if _has_tombstones(node):
         columns.add(ALIVE, _alive_sql(node))
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
-    return columns.port(node.right, hashed=columns.keys, arrival=True)
+    return columns.port(node.right, hash_columns=columns.keys, arrival=True)
 
 
 def _alive_sql(node: n.Join) -> str:
@@ -301,17 +309,19 @@ def _alive_sql(node: n.Join) -> str:
     )
 
 
-def _changing_port(node: n.Join, port: int, keys: list[str], value: str, types: Types) -> PortPlan:
+def _updating_port(
+    node: n.Join, port: int, keys: list[str], value: str, types: Types
+) -> PortSchema:
     from tidegate.columns import WEIGHT
     from tidegate.operators.join.asof_updating import VALUE
 
-    columns = _begun(node, port, keys, types)
+    columns = _base_columns(node, port, keys, types)
     columns.add(VALUE, _cast(_values(node)[port], value, types))
     columns.add(WEIGHT, WEIGHT_SQL if carries_op(node.inputs[port]) else "1L")
     if port == 1:
         columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
         columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
-    return columns.port(node.inputs[port], hashed=columns.keys, arrival=port == 1)
+    return columns.port(node.inputs[port], hash_columns=columns.keys, arrival=port == 1)
 
 
 KIND = OperatorKind(
@@ -323,5 +333,5 @@ KIND = OperatorKind(
     operands=operands,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
+    emits_only_at_end=emits_only_at_end,
 )

@@ -8,8 +8,9 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidegate.physical import aggregate
-from tidegate.physical.canonical import CanonicalWriter, canonical_ttl, names_of
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
+from tidegate.physical.expressions import names_of
+from tidegate.physical.operator_kind import BuildContext, BuiltOperator, OperatorKind, Rejection
 from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.physical.typed import Operands
 from tidegate.plan import nodes as n
@@ -51,7 +52,7 @@ def output_watermark_delay_us(node: n.Distinct) -> int | None:
     return aggregate.output_watermark_delay_us(as_aggregate(node))
 
 
-def waits_for_end(node: n.Distinct, has_watermark: bool) -> bool:
+def emits_only_at_end(node: n.Distinct, has_watermark: bool) -> bool:
     return node.at_close and not has_watermark
 
 
@@ -63,17 +64,17 @@ def describe(node: n.Distinct) -> str:
     return f"Distinct {names_of(node.fields)}"
 
 
-def canonical_form(node: n.Distinct, to: CanonicalWriter) -> list[str]:
+def canonical_form(node: n.Distinct, writer: CanonicalWriter) -> list[str]:
     return [*(["at_close"] if node.at_close else []), *canonical_ttl(node)]
 
 
-def sql(node: n.Distinct, to: SqlWriter) -> str:
-    return f"SELECT DISTINCT {', '.join(to.ids(node))} FROM {to.child(node.input)}"
+def sql(node: n.Distinct, writer: SqlWriter) -> str:
+    return f"SELECT DISTINCT {', '.join(writer.ids(node))} FROM {writer.child(node.input)}"
 
 
-def build(node: n.Distinct, request: Request) -> Built:
+def build(node: n.Distinct, context: BuildContext) -> BuiltOperator:
     plan = aggregate.plan_aggregate(as_aggregate(node))
-    return aggregate.build_groups(plan, request, operator_name(node), carries_op(node))
+    return aggregate.build_groups(plan, context, operator_name(node), carries_op(node))
 
 
 KIND = OperatorKind(
@@ -85,5 +86,5 @@ KIND = OperatorKind(
     operands=operands,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
+    emits_only_at_end=emits_only_at_end,
 )

@@ -1,8 +1,8 @@
-"""Format a plan as a tree: what each step does, keeps and emits."""
+"""Format a logical plan as a tree: what each node does, keeps in state and emits."""
 
 from __future__ import annotations
 
-from tidegate.physical.canonical import names_of, text_of
+from tidegate.physical.expressions import names_of, text_of
 from tidegate.physical.join import describe as describe_join
 from tidegate.physical.registry import kind_of
 from tidegate.plan import nodes as n
@@ -52,8 +52,8 @@ def _details(node: n.Node) -> list[str]:
     if not node.stateless:
         details.append(f"operator: {kind_of(node).name(node)}")
     if node.changelog.value != "append" and not isinstance(node, n.Emit):
-        below = [child.changelog for child in node.inputs]
-        if not below or node.changelog not in below:
+        kinds = [child.changelog for child in node.inputs]
+        if node.changelog not in kinds:
             details.append(f"output: {node.changelog.value}")
     return details
 
@@ -124,8 +124,8 @@ def _join(node: n.Node) -> str:
     return describe_join(node)
 
 
-def _inlined(node: n.Node) -> str:
-    assert isinstance(node, n.Inlined)
+def _stream_reference(node: n.Node) -> str:
+    assert isinstance(node, n.StreamReference)
     return f"Stream {node.name}"
 
 
@@ -150,7 +150,7 @@ _DESCRIPTIONS = {
     n.SideScan: _side,
     n.LookupScan: _lookup,
     n.Join: _join,
-    n.Inlined: _inlined,
+    n.StreamReference: _stream_reference,
     n.Project: _project,
     n.Filter: _filter,
     n.Explode: _explode,

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegate.columns import OP
-from tidegate.physical.canonical import CanonicalWriter, canonical_window
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
-from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql, micros
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_window
+from tidegate.physical.operator_kind import BuildContext, BuiltOperator, OperatorKind, Rejection
+from tidegate.physical.stage_sql import (
+    PortColumns,
+    SqlWriter,
+    carries_op,
+    column_sql,
+    unix_micros_sql,
+)
 from tidegate.plan import nodes as n
 from tidegate.sql.quoting import quote_identifier
 
@@ -24,7 +30,7 @@ def output_watermark_delay_us(node: n.Hold) -> int | None:
     return node.field(node.end_id).output_watermark_delay_us(node.fields)
 
 
-def waits_for_end(node: n.Hold, has_watermark: bool) -> bool:
+def emits_only_at_end(node: n.Hold, has_watermark: bool) -> bool:
     return not has_watermark
 
 
@@ -38,23 +44,23 @@ def describe(node: n.Hold) -> str:
     return f"Hold until {node.spec} closes"
 
 
-def canonical_form(node: n.Hold, to: CanonicalWriter) -> list[str]:
-    return [to.columns[node.end_id], *([canonical_window(node.spec)] if node.spec else [])]
+def canonical_form(node: n.Hold, writer: CanonicalWriter) -> list[str]:
+    return [writer.columns[node.end_id], *([canonical_window(node.spec)] if node.spec else [])]
 
 
-def sql(node: n.Hold, to: SqlWriter) -> str:
-    return to.write(node.input)
+def sql(node: n.Hold, writer: SqlWriter) -> str:
+    return writer.write(node.input)
 
 
-def build(node: n.Hold, request: Request) -> Built:
+def build(node: n.Hold, context: BuildContext) -> BuiltOperator:
     import pyarrow as pa
 
     from tidegate.columns import PANE
     from tidegate.operators.hold import HoldOperator, hash_columns
     from tidegate.operators.late_rows import LateRows
 
-    columns = Columns()
-    end = micros(quote_identifier(node.end_id))
+    columns = PortColumns()
+    end = unix_micros_sql(quote_identifier(node.end_id))
     # A row without a window is emitted when the watermark passes its event time.
     waits = node.field(node.end_id).role is n.Role.TIME
     columns.add(PANE, f"{end} + 1L" if waits else end)
@@ -63,19 +69,19 @@ def build(node: n.Hold, request: Request) -> Built:
     with_op = carries_op(node.input)
     if with_op:
         columns.add(OP, OP)
-    kinds = request.types.columns(node.input)
+    kinds = context.types.columns(node.input)
     fields = [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
     output = pa.schema([*fields, pa.field(OP, pa.string())] if with_op else fields)
     # A late stream has the columns of rows before windows were assigned.
     window = node.input if isinstance(node.input, n.Window) else None
     original = len(window.input.fields) if window is not None else len(names)
     late = None
-    if request.keeps_late:
+    if context.keeps_late:
         late = LateRows(operator_name(node), output, tuple(output.types[:original]))
     start = f"c{len(names) - 3}" if window is not None else None
-    operator = HoldOperator(output, start=start, late_rows=late, limits=request.limits)
-    port = columns.port(node.input, hashed=hash_columns(output))
-    return Built(operator, (port,))
+    operator = HoldOperator(output, start=start, late_rows=late, limits=context.limits)
+    port = columns.port(node.input, hash_columns=hash_columns(output))
+    return BuiltOperator(operator, (port,))
 
 
 KIND = OperatorKind(
@@ -86,5 +92,5 @@ KIND = OperatorKind(
     sql=sql,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
+    emits_only_at_end=emits_only_at_end,
 )

@@ -10,9 +10,23 @@ from sqlglot import exp
 
 from tidegate.columns import OP
 from tidegate.physical.aggregate import WEIGHT_SQL
-from tidegate.physical.canonical import CanonicalWriter, canonical_ttl, text_of
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
-from tidegate.physical.stage_sql import Columns, PortPlan, SqlWriter, carries_op, column_sql, micros
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
+from tidegate.physical.expressions import text_of
+from tidegate.physical.operator_kind import (
+    BuildContext,
+    BuiltOperator,
+    OperatorKind,
+    Rejection,
+    Unrunnable,
+)
+from tidegate.physical.stage_sql import (
+    PortColumns,
+    PortSchema,
+    SqlWriter,
+    carries_op,
+    column_sql,
+    unix_micros_sql,
+)
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import referenced_ids
@@ -27,23 +41,21 @@ if TYPE_CHECKING:
     from tidegate.operators.join.interval import IntervalJoin
     from tidegate.operators.operator import Operator
 
-RUN = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR)
+SUPPORTED_KINDS = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR)
 _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 
 
 @dataclass(frozen=True)
 class JoinPlan:
-    """`times` is the SQL of each input's time in microseconds; `close_delay_us` is the operator's.
-
-    A join without bounds has neither. `changes` is true if its rows may be retracted, or wait for
-    the end of its input.
-    """
+    """A join divided into the parts that its operator needs."""
 
     node: n.Join
+    # The SQL of the time of each input in microseconds; None for a join without time bounds.
     times: tuple[str, str] | None
     pairs: tuple[n.KeyPair, ...]
     lower_us: int
     upper_us: int
+    # See `IntervalJoin`; None for a join without time bounds.
     close_delay_us: int | None
 
     @property
@@ -51,13 +63,14 @@ class JoinPlan:
         return carries_op(self.node.left), carries_op(self.node.right)
 
     @property
-    def changes(self) -> bool:
+    def updates(self) -> bool:
+        """True if rows may be retracted, or wait for the end of the input."""
         return self.times is None or any(self.retracts)
 
     @property
     def at_end(self) -> bool:
         """True if rows without a match are only known when the input has ended."""
-        return self.times is None and waits_for_end(self.node, False)
+        return self.times is None and emits_only_at_end(self.node, False)
 
     @property
     def keys(self) -> tuple[list[str], list[str]]:
@@ -87,7 +100,7 @@ def _bounds(node: n.Join) -> tuple[int, int]:
 
 def closing_sql(item: n.Field) -> str:
     """Return the time that closes a row; the end of a window follows from its start."""
-    at = micros(quote_identifier(item.id))
+    at = unix_micros_sql(quote_identifier(item.id))
     if item.role is n.Role.WINDOW_START and item.window is not None:
         return f"{at} + {item.window.size_us}L"
     return at
@@ -151,7 +164,7 @@ def _both(left: str, right: str) -> str:
 
 
 def rejections(node: n.Join) -> Iterator[Rejection]:
-    if node.kind not in RUN:
+    if node.kind not in SUPPORTED_KINDS:
         yield Rejection(
             f"{node.kind.value} joins cannot run yet",
             "interval, window, regular, temporal and ASOF joins run: join by equality and a bound "
@@ -182,9 +195,9 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
         )
 
 
-def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
+def emits_only_at_end(node: n.Join, has_watermark: bool) -> bool:
     """Return True if some rows are emitted only when the inputs have ended."""
-    if node.kind not in RUN or carries_op(node):
+    if node.kind not in SUPPORTED_KINDS or carries_op(node):
         return False
     outer = node.how not in ("INNER", "SEMI")
     if node.kind is n.JoinKind.REGULAR:
@@ -219,39 +232,39 @@ def canonical_pairs(node: n.Join) -> str:
     )
 
 
-def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
+def canonical_form(node: n.Join, writer: CanonicalWriter) -> list[str]:
     words = [node.how.lower(), node.kind.value]
     for pair in node.key_pairs:
         same = "<=>" if pair.null_safe else "="
-        words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
+        words.append(f"{writer.text(pair.left)}{same}{writer.text(pair.right)}")
     if node.bounds is not None:
-        times = f"{to.columns[node.bounds.left_id]} {to.columns[node.bounds.right_id]}"
+        times = f"{writer.columns[node.bounds.left_id]} {writer.columns[node.bounds.right_id]}"
         words.append(f"bounds({times} {node.bounds.lower_us} {node.bounds.upper_us})")
     for name, tree in (("where", node.residual), ("as_of", node.as_of)):
-        words += [f"{name}={to.text(tree)}"] if tree is not None else []
+        words += [f"{name}={writer.text(tree)}"] if tree is not None else []
     return [*words, *(["at_close"] if node.at_close else []), *canonical_ttl(node)]
 
 
-def sql(node: n.Join, to: SqlWriter) -> str:
+def sql(node: n.Join, writer: SqlWriter) -> str:
     conditions = [part for part in (node.condition, node.match) if part is not None]
     how = {"SEMI": "LEFT SEMI", "ANTI": "LEFT ANTI", "FULL": "FULL OUTER"}.get(node.how, node.how)
     condition = " AND ".join(f"({to_sql(part)})" for part in conditions) or "true"
     columns = [quote_identifier(item.id) for item in node.fields]
     columns += [f"'+I' AS {OP}"] if carries_op(node) else []
-    left, right = to.child(node.left), to.child(node.right)
+    left, right = writer.child(node.left), writer.child(node.right)
     return f"SELECT {', '.join(columns)} FROM {left} {how} JOIN {right} ON {condition}"
 
 
 # Building
 
 
-def build(node: n.Join, request: Request) -> Built:
+def build(node: n.Join, context: BuildContext) -> BuiltOperator:
     plan = plan_join(node)
-    common = common_types(*plan.keys, request.types)
+    common = common_types(*plan.keys, context.types)
     kinds = tuple(arrow_type(name) for name in common)
-    operator = _operator(plan, kinds, request)
-    ports = tuple(_port(plan, port, common, request.types) for port in (0, 1))
-    return Built(operator, ports)
+    operator = _operator(plan, kinds, context)
+    ports = tuple(_port(plan, port, common, context.types) for port in (0, 1))
+    return BuiltOperator(operator, ports)
 
 
 def common_types(left: list[str], right: list[str], types: Types) -> list[str]:
@@ -272,25 +285,25 @@ def _comparable(one: str, other: str) -> bool:
     return numbers or all(kind.startswith("TIMESTAMP") for kind in (one, other))
 
 
-def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -> Operator:
+def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], context: BuildContext) -> Operator:
     from tidegate.operators.join.interval import IntervalJoin
     from tidegate.operators.join.regular import RegularJoin
     from tidegate.operators.kernels.matching import JoinCondition
 
     node = plan.node
     columns = (
-        tuple(request.types.columns(node.left)),
-        tuple(request.types.columns(node.right)),
+        tuple(context.types.columns(node.left)),
+        tuple(context.types.columns(node.right)),
     )
     safe = tuple(pair.null_safe for pair in plan.pairs)
     matching = JoinCondition(keys, safe, plan.lower_us, plan.upper_us)
-    named: dict[str, Any] = {"limits": request.limits, "name": operator_name(node)}
-    if not plan.changes:
-        assert plan.close_delay_us is not None, "rows have times"
+    named: dict[str, Any] = {"limits": context.limits, "name": operator_name(node)}
+    if not plan.updates:
+        assert plan.close_delay_us is not None, "a join with time bounds has a delay"
         join = IntervalJoin(
             matching, columns, node.how, plan.close_delay_us, node.at_close, **named
         )
-        return _with_late(join, node) if request.keeps_late else join
+        return _with_late(join, node) if context.keeps_late else join
     ttl = node.ttl_us if plan.close_delay_us is None else None
     return RegularJoin(
         matching,
@@ -326,11 +339,11 @@ def _window_start(side: n.Node) -> str | None:
     return next((f"c{index}" for index, f in fields if f.role is n.Role.WINDOW_START), None)
 
 
-def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPlan:
+def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortSchema:
     from tidegate.columns import PANE, WEIGHT
 
     side = plan.node.inputs[port]
-    columns = Columns()
+    columns = PortColumns()
     if plan.times is not None:
         columns.add(PANE, plan.times[port])
     keys = [
@@ -341,7 +354,7 @@ def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPla
     columns.add_all("c", column_sql(side))
     if any(plan.retracts):
         columns.add(WEIGHT, WEIGHT_SQL if plan.retracts[port] else "1L")
-    return columns.port(side, hashed=columns.keys)
+    return columns.port(side, hash_columns=columns.keys)
 
 
 KIND = OperatorKind(
@@ -353,5 +366,5 @@ KIND = OperatorKind(
     operands=operands,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
+    emits_only_at_end=emits_only_at_end,
 )

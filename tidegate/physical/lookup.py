@@ -1,8 +1,8 @@
-"""Lookup joins: rows are enriched between two stages, in the task that goes on with them.
+"""Lookup joins: rows are enriched between two stages, in the same task.
 
-The stage below computes the keys, in the type of the column they are compared with. A task adds all
-matching rows of the table as an array. The stage above unnests the array and filters it by the rest
-of the join condition.
+The first stage computes the keys, in the type of the column they are compared with. The task adds
+all matching rows of the table as an array. The second stage unnests the array and filters it by the
+other parts of the join condition.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidegate.columns import SELECTED
-from tidegate.physical.operator_kind import Rejection, Unrunnable, calls_user_function
-from tidegate.physical.stage_sql import MaskedWriter, carries_op, when_selected
+from tidegate.physical.operator_kind import Rejection, Unrunnable, expression_calls_udf
+from tidegate.physical.stage_sql import StageSqlWriter, carries_op, when_selected
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
@@ -22,7 +22,7 @@ from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quote_identifier
 
 # The matching rows, and one of them.
-FOUND, _ONE = "_tg_found", "_tg_one"
+MATCHES, _MATCH = "_tg_matches", "_tg_match"
 _EXACT = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL")
 _KEYS = (*_EXACT, "BOOLEAN", "STRING", "VARCHAR", "CHAR", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
 
@@ -36,33 +36,37 @@ class LookupColumns:
 
 
 @dataclass(frozen=True)
-class EnrichSql:
-    """The stages around a lookup; `below` and `above` name a view that is created later."""
+class LookupSql:
+    """The SQL of the stages before and after a lookup."""
 
     # Columns that are passed on, as (name in the task, SQL).
     passed_columns: tuple[tuple[str, str], ...]
     keys: tuple[tuple[str, str], ...]
-    above: tuple[str, ...]
+    output_columns: tuple[str, ...]
+    # The SQL of the array of matching rows.
     matches: str
 
-    def below_sql(self, below: str) -> str:
+    def input_sql(self, rows: str) -> str:
+        """Return the SQL of the stage before the lookup, over a relation in FROM."""
         columns = [f"{sql} AS {name}" for name, sql in (*self.passed_columns, *self.keys)]
-        return f"SELECT {', '.join(columns)} FROM {below}"
+        return f"SELECT {', '.join(columns)} FROM {rows}"
 
-    def above_sql(self, view: str) -> str:
+    def output_sql(self, view: str) -> str:
+        """Return the SQL of the stage after the lookup, over a view of the enriched rows."""
         return (
-            f"SELECT {', '.join(self.above)} FROM {quote_identifier(view)} "
-            f"LATERAL VIEW OUTER explode({self.matches}) generated AS {_ONE}"
+            f"SELECT {', '.join(self.output_columns)} FROM {quote_identifier(view)} "
+            f"LATERAL VIEW OUTER explode({self.matches}) generated AS {_MATCH}"
         )
 
 
-def table_of(node: n.Join) -> n.LookupScan:
-    assert isinstance(node.right, n.LookupScan), "a lookup join asks a lookup table"
+def lookup_scan(node: n.Join) -> n.LookupScan:
+    assert isinstance(node.right, n.LookupScan), "a lookup join has a lookup table on its right"
     return node.right
 
 
 def lookup_columns(node: n.Join, types: Types) -> LookupColumns:
-    table = table_of(node)
+    """Return the columns that a lookup reads."""
+    table = lookup_scan(node)
     names = {item.id: item.name for item in table.fields}
     columns = tuple((item.name, types.name(quote_identifier(item.id))) for item in table.fields)
     return LookupColumns(columns, tuple(names[pair.right.name] for pair in node.lookup_keys))
@@ -90,7 +94,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
             "FROM my_stream AS s JOIN customers AS c ON s.customer_id = c.id",
         )
         return
-    if any(calls_user_function(piece) for piece in rest(node)):
+    if any(expression_calls_udf(piece) for piece in residual_conditions(node)):
         yield Rejection(
             "functions of your own in the condition of a lookup join, beside its keys, cannot run "
             "yet",
@@ -98,7 +102,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
         )
 
 
-def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
+def lookup_sql(node: n.Join, types: Types, writer: StageSqlWriter) -> LookupSql:
     """Build the SQL around a lookup, with the hidden columns of a writer."""
     input_columns = [quote_identifier(item.id) for item in node.left.fields]
     input_columns += ["_op"] if carries_op(node.left) else []
@@ -106,40 +110,44 @@ def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
     hidden = {name: name for name in writer.hidden}
     keys = tuple((f"k{index}", _key(pair, types)) for index, pair in enumerate(node.lookup_keys))
     keys = keys or (("k0", "true"),)
-    table_positions = {item.id: index for index, item in enumerate(table_of(node).fields)}
-    above = [f"{name} AS {sql}" for sql, name in passed_names.items()]
-    above += [
-        f"{_ONE}.f{table_positions[item.id]} AS {quote_identifier(item.id)}"
+    table_positions = {item.id: index for index, item in enumerate(lookup_scan(node).fields)}
+    output_columns = [f"{name} AS {sql}" for sql, name in passed_names.items()]
+    output_columns += [
+        f"{_MATCH}.f{table_positions[item.id]} AS {quote_identifier(item.id)}"
         for item in node.fields
         if item.id in table_positions
     ]
-    above += writer.carried
-    above.append(
-        f"{SELECTED} AND {_ONE} IS NOT NULL AS {SELECTED}" if node.how == "INNER" else SELECTED
+    output_columns += writer.carried
+    output_columns.append(
+        f"{SELECTED} AND {_MATCH} IS NOT NULL AS {SELECTED}" if node.how == "INNER" else SELECTED
     )
     named = tuple((name, sql) for sql, name in {**hidden, **passed_names}.items())
-    return EnrichSql(named, keys, tuple(above), _found(node, table_positions, passed_names))
+    return LookupSql(
+        named, keys, tuple(output_columns), _matching_rows(node, table_positions, passed_names)
+    )
 
 
-def _found(node: n.Join, table_positions: dict[str, int], passed_names: dict[str, str]) -> str:
-    """Filter the matching table rows by the rest of the join condition."""
-    other = ex.conjunction(rest(node))
+def _matching_rows(
+    node: n.Join, table_positions: dict[str, int], passed_names: dict[str, str]
+) -> str:
+    """Return the SQL of the matching table rows that satisfy the residual conditions."""
+    other = ex.conjunction(residual_conditions(node))
     if other is None:
-        return FOUND
+        return MATCHES
 
     def swap(part: exp.Expr) -> exp.Expr:
         if not isinstance(part, exp.Column):
             return part
         if part.name in table_positions:
-            return exp.column(f"f{table_positions[part.name]}", table=_ONE)
+            return exp.column(f"f{table_positions[part.name]}", table=_MATCH)
         return exp.column(passed_names[quote_identifier(part.name)])
 
     condition = to_sql(other.copy().transform(swap))
-    return when_selected(f"filter({FOUND}, {_ONE} -> {condition})")
+    return when_selected(f"filter({MATCHES}, {_MATCH} -> {condition})")
 
 
-def rest(node: n.Join) -> list[exp.Expr]:
-    """Return the join condition without the keys of the lookup."""
+def residual_conditions(node: n.Join) -> list[exp.Expr]:
+    """Return the conditions of the join except those on the lookup keys."""
     lookup_ids = {id(pair) for pair in node.lookup_keys}
     conditions: list[exp.Expr] = [
         (exp.NullSafeEQ if pair.null_safe else exp.EQ)(
@@ -183,7 +191,7 @@ def _plain(left: str, right: str) -> str:
 
 
 def require_known_types(columns: Sequence[tuple[str, str]], table: str) -> None:
-    """Reject what cannot be handed to a task."""
+    """Reject columns with types that tasks cannot process."""
     for name, kind in columns:
         try:
             arrow_type(kind)

@@ -8,18 +8,18 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.physical.canonical import (
-    CallPlan,
-    CanonicalWriter,
-    canonical_ttl,
-    ordered_by,
-    ordering,
-    plan_call,
-)
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
+from tidegate.physical.expressions import CallPlan, ordered_by, ordering, plan_call
 from tidegate.physical.join import closing_sql
 from tidegate.physical.match_conditions import UNKNOWN, kind_named, scalar_of
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
-from tidegate.physical.stage_sql import Columns, SqlWriter, column_sql, micros
+from tidegate.physical.operator_kind import (
+    BuildContext,
+    BuiltOperator,
+    OperatorKind,
+    Rejection,
+    Unrunnable,
+)
+from tidegate.physical.stage_sql import PortColumns, SqlWriter, column_sql, unix_micros_sql
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import fields_by_id, infer_type
@@ -256,7 +256,7 @@ class _Compiler:
             for alternative in reversed(alternatives):
                 step = self._fork(alternative, step, False)
             return step
-        assert isinstance(pattern, pt.Repetition), "what is foreign was rejected"
+        assert isinstance(pattern, pt.Repetition), "unsupported syntax was rejected before"
         return self._repeat(pattern, then)
 
     def _repeat(self, pattern: pt.Repetition, then: int) -> int:
@@ -333,7 +333,7 @@ def output_watermark_delay_us(node: n.Match) -> int | None:
     return node.within_us or 0
 
 
-def waits_for_end(node: n.Match, has_watermark: bool) -> bool:
+def emits_only_at_end(node: n.Match, has_watermark: bool) -> bool:
     return not has_watermark
 
 
@@ -351,28 +351,34 @@ def describe(node: n.Match) -> str:
     )
 
 
-def canonical_form(node: n.Match, to: CanonicalWriter) -> list[str]:
+def canonical_form(node: n.Match, writer: CanonicalWriter) -> list[str]:
     parts = [
         "["
-        + " ".join([item.variable, to.text(item.tree), *(_words(p, to) for p in item.parts)])
+        + " ".join(
+            [item.variable, writer.text(item.tree), *(_words(p, writer) for p in item.parts)]
+        )
         + "]"
         for item in node.conditions
     ]
-    words = [to.texts(node.partition), to.texts(node.order), f"({pt.to_text(node.pattern)})"]
+    words = [
+        writer.texts(node.partition),
+        writer.texts(node.order),
+        f"({pt.to_text(node.pattern)})",
+    ]
     words += [str(node.skip), f"within={node.within_us}", *parts]
-    return [*words, *(_words(part, to) for part in node.measures), *canonical_ttl(node)]
+    return [*words, *(_words(part, writer) for part in node.measures), *canonical_ttl(node)]
 
 
-def _words(part: n.Navigation | n.MatchAggregate, to: CanonicalWriter) -> str:
+def _words(part: n.Navigation | n.MatchAggregate, writer: CanonicalWriter) -> str:
     of = "*" if part.variables is None else "|".join(sorted(part.variables))
     if isinstance(part, n.MatchAggregate):
-        return f"{of}:{to.text(part.call)}"
+        return f"{of}:{writer.text(part.call)}"
     way = f"{'last' if part.last else 'first'}{part.offset}-{part.back}"
-    missing = "" if part.missing is None else f"?{to.text(part.missing)}"
-    return f"{of}:{way}:{to.text(part.value)}{missing}"
+    missing = "" if part.missing is None else f"?{writer.text(part.missing)}"
+    return f"{of}:{way}:{writer.text(part.value)}{missing}"
 
 
-def sql(node: n.Match, to: SqlWriter) -> str:
+def sql(node: n.Match, writer: SqlWriter) -> str:
     """The columns have the right types; the rows do not matter."""
     trees = [f"any_value({to_sql(tree)})" for tree in node.partition]
     trees += [
@@ -383,32 +389,34 @@ def sql(node: n.Match, to: SqlWriter) -> str:
         f"{text} AS {quote_identifier(item.id)}"
         for item, text in zip(node.fields, trees, strict=True)
     ]
-    return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}"
+    return f"SELECT {', '.join(columns)} FROM {writer.child(node.input)}"
 
 
 # Building
 
 
-def build(node: n.Match, request: Request) -> Built:
+def build(node: n.Match, context: BuildContext) -> BuiltOperator:
     from tidegate.columns import PANE
     from tidegate.operators.match.matcher import TIME, MatchOperator
 
-    columns, types = Columns(), request.types
+    columns, types = PortColumns(), context.types
     plan = MatchPlan(node, types)
     spec = _spec(node, plan, types)
     item = node.time_field
     columns.add(PANE, closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else ""))
-    columns.add(TIME, micros(quote_identifier(item.id)))
+    columns.add(TIME, unix_micros_sql(quote_identifier(item.id)))
     columns.add_all("k", [to_sql(part) for part in node.partition])
     columns.add_all("o", [ordered_by(part) for part in node.order[1:]])
     columns.add_all("v", plan.values)
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
-    operator = MatchOperator(spec, node.ttl_us, limits=request.limits, name=operator_name(node))
-    if request.keeps_late:
+    operator = MatchOperator(spec, node.ttl_us, limits=context.limits, name=operator_name(node))
+    if context.keeps_late:
         columns.add_all("l", column_sql(node.input))
         operator = replace(operator, late_rows=_late(operator, node, types))
-    return Built(operator, (columns.port(node.input, hashed=columns.keys, arrival=True),))
+    return BuiltOperator(
+        operator, (columns.port(node.input, hash_columns=columns.keys, arrival=True),)
+    )
 
 
 def _late(operator: MatchOperator, node: n.Match, types: Types) -> LateRows:
@@ -433,7 +441,7 @@ def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
         node.rows_back,
     )
     # Reject an aggregate that cannot run now, not at the first match.
-    assert spec.measure_evaluator.aggregator is not None, "it is made from all calls"
+    assert spec.measure_evaluator.aggregator is not None, "all calls share one aggregator"
     return spec
 
 
@@ -446,5 +454,5 @@ KIND = OperatorKind(
     operands=operands,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
+    emits_only_at_end=emits_only_at_end,
 )

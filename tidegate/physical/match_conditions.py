@@ -39,11 +39,11 @@ _INTEGERS = tuple(_BITS)
 # The digits of a whole number that is combined with a decimal.
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_MOST_DIGITS = 38
+_MAX_PRECISION = 38
 _INTERVAL = "INTERVAL"
 _PLAIN = (*_INTEGERS, "STRING", "BOOLEAN", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "BINARY")
 _FLOATING = ("FLOAT", "DOUBLE")
-_COMPARED: dict[type[exp.Expr], str] = {
+_COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
     exp.LT: "<",
@@ -51,7 +51,7 @@ _COMPARED: dict[type[exp.Expr], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_COUNTED: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 _HINT = (
     "put what needs one row into FIRST, LAST or PREV, as in PREV(lower(A.name)); across rows =, "
     "<>, <, >, BETWEEN, IN, IS NULL, AND, OR, NOT, +, -, *, /, abs, coalesce and CAST(… AS DOUBLE) "
@@ -121,18 +121,18 @@ def _literal(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     raise _Untranslatable(f"the number {tree.name} cannot be compared across rows", tree)
 
 
-def _compared(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
-    return _comparison(_COMPARED[type(tree)], tree.this, tree.expression, tree, kinds)
+def _compare(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    return _comparison(_COMPARISONS[type(tree)], tree.this, tree.expression, tree, kinds)
 
 
 def _comparison(
     sign: str, left: exp.Expr, right: exp.Expr, tree: exp.Expr, kinds: Sequence[str]
 ) -> Typed:
-    one, other, doubles = _alike(_scalar(left, kinds), _scalar(right, kinds), tree)
+    one, other, doubles = _to_common_type(_scalar(left, kinds), _scalar(right, kinds), tree)
     return Typed(Compare(sign, one, other, doubles), "BOOLEAN")
 
 
-def _alike(one: Typed, other: Typed, tree: exp.Expr) -> tuple[Scalar, Scalar, bool]:
+def _to_common_type(one: Typed, other: Typed, tree: exp.Expr) -> tuple[Scalar, Scalar, bool]:
     """Return two values in the type in which Spark compares them, and whether that is double."""
     pair = (one.kind, other.kind)
     whole = all(kind in _INTEGERS for kind in pair)
@@ -144,7 +144,7 @@ def _alike(one: Typed, other: Typed, tree: exp.Expr) -> tuple[Scalar, Scalar, bo
         return _as_double(one, other, tree), _as_double(other, one, tree), True
     if all(_is_exact(kind) for kind in pair):
         (first, scale), (second, more) = _digits(one.kind), _digits(other.kind)
-        if max(first - scale, second - more) + max(scale, more) <= _MOST_DIGITS:
+        if max(first - scale, second - more) + max(scale, more) <= _MAX_PRECISION:
             return one.scalar, other.scalar, False
     raise _unlike(one, other, tree)
 
@@ -179,8 +179,8 @@ def _double(value: Typed) -> Scalar:
     return value.scalar if value.kind in (*_FLOATING, UNKNOWN) else AsDouble(value.scalar)
 
 
-def _counted(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
-    sign = _COUNTED[type(tree)]
+def _arithmetic(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    sign = _ARITHMETIC[type(tree)]
     one, other = _scalar(tree.this, kinds), _scalar(tree.expression, kinds)
     pair = (one.kind, other.kind)
     if UNKNOWN in pair:
@@ -214,7 +214,7 @@ def _of_decimals(sign: str, one: Typed, other: Typed, tree: exp.Expr) -> Typed:
     else:
         result_scale = max(scale, more)
         digits = max(first - scale, second - more) + result_scale + 1
-    if digits > _MOST_DIGITS:
+    if digits > _MAX_PRECISION:
         raise _unlike(one, other, tree)
     scalar = Calculate(sign, one.scalar, other.scalar, decimals=True)
     return Typed(scalar, f"DECIMAL({digits},{result_scale})")
@@ -242,7 +242,7 @@ def _negated(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     raise _Untranslatable(f"- {value.kind} across rows cannot run", tree)
 
 
-def _joined(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], Typed]:
+def _logical(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], Typed]:
     def translate(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
         parts = [_condition(part, kinds) for part in (tree.this, tree.expression)]
         return Typed(kind(*parts), "BOOLEAN")
@@ -267,9 +267,11 @@ def _is_null(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     return Typed(IsNull(_scalar(tree.this, kinds).scalar), "BOOLEAN")
 
 
-def _same(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _null_safe_equal(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     """Compare with `<=>`: true if both values are NULL."""
-    one, other, doubles = _alike(_scalar(tree.this, kinds), _scalar(tree.expression, kinds), tree)
+    one, other, doubles = _to_common_type(
+        _scalar(tree.this, kinds), _scalar(tree.expression, kinds), tree
+    )
     both = And(IsNull(one), IsNull(other))
     same: Scalar = Coalesce((Compare("=", one, other, doubles), both))
     return Typed(Not(same) if isinstance(tree, exp.NullSafeNEQ) else same, "BOOLEAN")
@@ -283,7 +285,7 @@ def _between(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     return Typed(And(above.scalar, below.scalar), "BOOLEAN")
 
 
-def _one_of(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _in_list(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     """Translate IN; all values are compared as doubles if one of them is a double."""
     values = [_scalar(part, kinds) for part in (tree.this, *tree.expressions)]
     if len(values) < 2:
@@ -292,7 +294,7 @@ def _one_of(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
         values = [Typed(_double(v), "DOUBLE") if _is_exact(v.kind) else v for v in values]
     result: Scalar | None = None
     for value in values[1:]:
-        one, other, doubles = _alike(values[0], value, tree)
+        one, other, doubles = _to_common_type(values[0], value, tree)
         same = Compare("=", one, other, doubles)
         result = same if result is None else Or(result, same)
     assert result is not None, "there is a value to compare with"
@@ -327,18 +329,18 @@ def _is_known(kind: str) -> bool:
 _TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Sequence[str]], Typed]] = {
     exp.Literal: _literal,
     exp.Boolean: lambda tree, kinds: Typed(Constant(bool(tree.this)), "BOOLEAN"),
-    **dict.fromkeys(_COMPARED, _compared),
-    **dict.fromkeys(_COUNTED, _counted),
+    **dict.fromkeys(_COMPARISONS, _compare),
+    **dict.fromkeys(_ARITHMETIC, _arithmetic),
     exp.Div: _divided,
     exp.Neg: _negated,
-    exp.And: _joined(And),
-    exp.Or: _joined(Or),
+    exp.And: _logical(And),
+    exp.Or: _logical(Or),
     exp.Not: _not,
     exp.Is: _is_null,
-    exp.NullSafeEQ: _same,
-    exp.NullSafeNEQ: _same,
+    exp.NullSafeEQ: _null_safe_equal,
+    exp.NullSafeNEQ: _null_safe_equal,
     exp.Between: _between,
-    exp.In: _one_of,
+    exp.In: _in_list,
     exp.Cast: _cast,
     exp.Anonymous: _call,
 }

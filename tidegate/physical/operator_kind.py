@@ -15,8 +15,8 @@ from tidegate.types import Span
 
 if TYPE_CHECKING:
     from tidegate.operators.operator import Limits, Operator
-    from tidegate.physical.canonical import CanonicalWriter
-    from tidegate.physical.stage_sql import PortPlan, SqlWriter
+    from tidegate.physical.canonical_form import CanonicalWriter
+    from tidegate.physical.stage_sql import PortSchema, SqlWriter
     from tidegate.plan.nodes import Node
 
 
@@ -43,7 +43,7 @@ class Unrunnable(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class BuildContext:
     """The arguments for building an operator, in addition to its node."""
 
     types: Types
@@ -53,12 +53,12 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Built:
+class BuiltOperator:
     """An operator with its input ports."""
 
     operator: Operator
-    ports: tuple[PortPlan, ...]
-    # Windows of processing time: the clock of the epochs replaces the watermark.
+    ports: tuple[PortSchema, ...]
+    # True for processing-time windows: the time of the epoch replaces the watermark.
     by_processing_time: bool = False
 
 
@@ -80,10 +80,10 @@ class OperatorKind:
 
     name: Callable[[Any], str]
     describe: Callable[[Any], str]
-    build: Callable[[Any, Request], Built]
+    build: Callable[[Any, BuildContext], BuiltOperator]
     # The canonical form of its state, without that of its inputs.
     canonical_form: Callable[[Any, CanonicalWriter], list[str]]
-    # The node over its inputs as Spark SQL: the columns and types are right, the rows may not be.
+    # The node as Spark SQL for type analysis: columns and types are correct, rows need not be.
     sql: Callable[[Any, SqlWriter], str]
     # The expressions whose types it must know.
     operands: Callable[[Any], Iterator[Operands]] = _none
@@ -93,13 +93,13 @@ class OperatorKind:
     # rejected.
     output_watermark_delay_us: Callable[[Any], int | None] = _zero
     # True if a node emits rows neither in an epoch nor when the watermark advances.
-    waits_for_end: Callable[[Any, bool], bool] = _never
-    # True if it can hold back its changes for EMIT EVERY.
-    takes_every: bool = field(default=False)
+    emits_only_at_end: Callable[[Any, bool], bool] = _never
+    # True if it supports EMIT EVERY.
+    supports_emit_every: bool = field(default=False)
 
 
-def _of_stages(node: Any, to: Any) -> Any:
-    raise AssertionError("stages have such nodes too, and print them")
+def _of_stages(node: Any, writer: Any) -> Any:
+    raise AssertionError("stateless nodes have no operator")
 
 
 def unsupported(
@@ -108,7 +108,7 @@ def unsupported(
     canonical_form: Callable[[Any, CanonicalWriter], list[str]] = _of_stages,
     sql: Callable[[Any, SqlWriter], str] = _of_stages,
 ) -> OperatorKind:
-    """Return the kind of a node that the language has but that cannot run yet."""
+    """Return the kind of a node that is not supported yet."""
 
     def reject(node: n.Node) -> Iterator[Rejection]:
         yield Rejection(
@@ -117,7 +117,7 @@ def unsupported(
             "OVER, interval, window, regular, temporal and ASOF joins run.",
         )
 
-    def build(node: n.Node, request: Request) -> Built:
+    def build(node: n.Node, context: BuildContext) -> BuiltOperator:
         raise AssertionError(f"{name(node)} was rejected")
 
     return OperatorKind(
@@ -133,22 +133,22 @@ def unsupported(
 # ---- User functions in Python, which Spark may call for every row.
 
 
-def calls_user_functions(node: n.Node, leaves: set[n.Node]) -> bool:
-    """Return True if a stage calls a function that Spark does not have, above its leaves."""
+def stage_calls_udf(node: n.Node, leaves: set[n.Node]) -> bool:
+    """Return whether a stage calls a user function; its leaves are not part of it."""
     if node in leaves:
         return False
-    if reads_user_functions(node):
+    if node_calls_udf(node):
         return True
-    return any(calls_user_functions(child, leaves) for child in node.inputs)
+    return any(stage_calls_udf(child, leaves) for child in node.inputs)
 
 
-def reads_user_functions(node: n.Node) -> bool:
-    """Return True if an expression of this node calls a user function."""
-    return any(calls_user_function(tree) for tree in _trees(node))
+def node_calls_udf(node: n.Node) -> bool:
+    """Return whether an expression of this node calls a user function."""
+    return any(expression_calls_udf(tree) for tree in _trees(node))
 
 
-def calls_user_function(tree: exp.Expr) -> bool:
-    """Return True if an expression calls a user function."""
+def expression_calls_udf(tree: exp.Expr) -> bool:
+    """Return whether an expression calls a user function."""
     spark_functions = ex.spark_functions()
     return any(name not in spark_functions for name, _ in ex.calls(tree))
 

@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from tidegate.columns import OP
-from tidegate.physical.canonical import (
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
+from tidegate.physical.expressions import (
     CallPlan,
-    CanonicalWriter,
-    canonical_expression,
-    canonical_ttl,
+    expression_text,
     ordered_by,
     ordering,
     plan_call,
     text_of,
 )
 from tidegate.physical.join import closing_sql
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
-from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
+from tidegate.physical.operator_kind import (
+    BuildContext,
+    BuiltOperator,
+    OperatorKind,
+    Rejection,
+    Unrunnable,
+)
+from tidegate.physical.stage_sql import PortColumns, SqlWriter, carries_op, column_sql
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.functions import NEWEST_FIRST
@@ -65,7 +70,7 @@ class FunctionPlan:
 
 def plan_function(function: WindowFunction, below: n.Node) -> FunctionPlan:
     """Analyze a window function; raise an error if it cannot run."""
-    text = canonical_expression(function.window, below)
+    text = expression_text(function.window, below)
     if any(part.meta.get(NEWEST_FIRST) for part in function.order):
         raise Unrunnable(
             Rejection(
@@ -170,7 +175,7 @@ def output_watermark_delay_us(node: n.Over) -> int | None:
     )
 
 
-def waits_for_end(node: n.Over, has_watermark: bool) -> bool:
+def emits_only_at_end(node: n.Over, has_watermark: bool) -> bool:
     if node.mode is n.OverMode.CHANGES:
         return False
     return node.mode is n.OverMode.END or not has_watermark
@@ -184,11 +189,11 @@ def describe(node: n.Over) -> str:
     return "Over " + ", ".join(text_of(function) for function in node.functions)
 
 
-def canonical_form(node: n.Over, to: CanonicalWriter) -> list[str]:
-    return [node.mode.name.lower(), to.texts(node.functions), *canonical_ttl(node)]
+def canonical_form(node: n.Over, writer: CanonicalWriter) -> list[str]:
+    return [node.mode.name.lower(), writer.texts(node.functions), *canonical_ttl(node)]
 
 
-def sql(node: n.Over, to: SqlWriter) -> str:
+def sql(node: n.Over, writer: SqlWriter) -> str:
     added = node.fields[len(node.input.fields) :]
     computed = [
         f"{to_sql(typed_function(function))} AS {quote_identifier(item.id)}"
@@ -196,8 +201,8 @@ def sql(node: n.Over, to: SqlWriter) -> str:
     ]
     input_columns = [quote_identifier(item.id) for item in node.input.fields]
     op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
-    columns = [*input_columns, *computed, *op, *to.hidden]
-    return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}"
+    columns = [*input_columns, *computed, *op, *writer.hidden]
+    return f"SELECT {', '.join(columns)} FROM {writer.child(node.input)}"
 
 
 def typed_function(function: exp.Expr) -> exp.Expr:
@@ -222,11 +227,11 @@ def typed_function(function: exp.Expr) -> exp.Expr:
 # Building
 
 
-def build(node: n.Over, request: Request) -> Built:
+def build(node: n.Over, context: BuildContext) -> BuiltOperator:
     from tidegate.columns import PANE
     from tidegate.operators.over.history import ENDS
 
-    columns = Columns()
+    columns = PortColumns()
     pane = _pane(node)
     if pane is not None:
         columns.add(PANE, pane)
@@ -235,10 +240,10 @@ def build(node: n.Over, request: Request) -> Built:
     if by_time and closes is not None:
         columns.add(ENDS, _moment(closes))
     plans = [plan_function(function, node.input) for function in node.window_functions]
-    spec = _spec(node, plans, request.types)
+    spec = _spec(node, plans, context.types)
     columns.add_all("k", [to_sql(part) for part in node.partition])
     columns.add_all("o", [ordered_by(part) for sort in _sorts(node) for part in sort])
-    results = _added(node, request.types)
+    results = _added(node, context.types)
     for index, (plan, name) in enumerate(zip(plans, results, strict=True)):
         default = [f"CAST({plan.default} AS {name})"] if plan.default is not None else []
         columns.add_all(f"a{index}_", [*plan.arguments, *default])
@@ -246,16 +251,16 @@ def build(node: n.Over, request: Request) -> Built:
     if carries_op(node.input):
         columns.add(OP, OP)
     _add_arrival(columns)
-    operator = _operator(node, spec, request)
-    port = columns.port(node.input, hashed=columns.keys, arrival=True)
-    if request.keeps_late:
+    operator = _operator(node, spec, context)
+    port = columns.port(node.input, hash_columns=columns.keys, arrival=True)
+    if context.keeps_late:
         columns.add_all("l", column_sql(node.input))
-        port = columns.port(node.input, hashed=columns.keys, arrival=True)
+        port = columns.port(node.input, hash_columns=columns.keys, arrival=True)
         operator = replace(operator, late_rows=_late(operator, spec))
-    return Built(operator, (port,))
+    return BuiltOperator(operator, (port,))
 
 
-def _add_arrival(columns: Columns) -> None:
+def _add_arrival(columns: PortColumns) -> None:
     from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
@@ -275,13 +280,13 @@ def _moment(item: n.Field) -> str:
     return closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else "")
 
 
-def _operator(node: n.Over, spec: OverSpec, request: Request) -> Any:
+def _operator(node: n.Over, spec: OverSpec, context: BuildContext) -> Any:
     from tidegate.operators.over.partitions import WholePartitions
     from tidegate.operators.over.streaming import OverOperator
     from tidegate.operators.top_n.updating import UpdatingTopN
     from tidegate.operators.top_n.window import WindowTopN
 
-    limits, name = request.limits, operator_name(node)
+    limits, name = context.limits, operator_name(node)
     closes = node.closing_field is not None
     if node.mode is n.OverMode.TIME:
         return OverOperator(spec, closes, node.ttl_us, limits=limits, name=name)
@@ -427,5 +432,5 @@ KIND = OperatorKind(
     operands=operands,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
+    emits_only_at_end=emits_only_at_end,
 )

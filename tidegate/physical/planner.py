@@ -12,32 +12,31 @@ from tidegate.errors import RunError
 from tidegate.operators.operator import Limits, Operator
 from tidegate.operators.vectorized import VectorStage
 from tidegate.operators.watermark import Origin
-from tidegate.physical.fingerprint import canonical
+from tidegate.physical.canonical_form import canonical_form
 from tidegate.physical.lookup import (
     LookupColumns,
-    enrich_sql,
     lookup_columns,
+    lookup_scan,
+    lookup_sql,
     require_known_types,
-    table_of,
 )
-from tidegate.physical.operator_kind import Built, Rejection, Request, Unrunnable
+from tidegate.physical.operator_kind import BuildContext, BuiltOperator, Rejection, Unrunnable
 from tidegate.physical.stage_sql import (
-    Guard,
-    LastWriter,
-    MaskedWriter,
-    PortPlan,
+    FailureGuard,
+    OutputStageSqlWriter,
+    PortSchema,
+    StageSqlWriter,
     carries_op,
-    micros,
     output_sql,
+    unix_micros_sql,
 )
 from tidegate.physical.stages import (
-    EnrichNode,
     LeafNode,
+    LookupNode,
     ScanNode,
     Stage,
     StatefulNode,
     all_scans,
-    needs_clock,
     plan_stages,
 )
 from tidegate.physical.typed import TypedPlan, Types
@@ -52,14 +51,14 @@ if TYPE_CHECKING:
     from tidegate.operators.runner import Runner
 
 
-# ---- Divide a logical plan into stages (Spark SQL) and the stateful nodes between them.
-
-
 # ---- LATE DATA TO: the late rows of operators, with the columns of one stream.
 
 
-def require_fitting(late: LateStream, node: n.Node) -> None:
-    """Reject columns whose types turn out to differ; the validator knows declared types alone."""
+def require_same_types(late: LateStream, node: n.Node) -> None:
+    """Reject columns with equal names and different types.
+
+    The validator only knows declared types; Spark determines all others.
+    """
     for one, other in late.clashes:
         error = Unrunnable(
             Rejection(
@@ -72,12 +71,12 @@ def require_fitting(late: LateStream, node: n.Node) -> None:
         raise error
 
 
-def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
-    """Return a late stream with the types of its columns and the meaning of its rows."""
+def typed_side_stream(side: SideStream, plan: n.Emit) -> SideStream:
+    """Return a late stream with the types of its columns and the canonical form of its rows."""
     late = late_stream(plan)
     late_columns = [Column(item.name, item.type) for item in late.columns]
     nodes = dict.fromkeys(item.operator for item in late.inputs)
-    lines = [line for node in nodes for line in canonical(node).splitlines()]
+    lines = [line for node in nodes for line in canonical_form(node).splitlines()]
     columns = (*late_columns, *side.columns[len(late_columns) :])
     return replace(side, columns=columns, canonical_form="; ".join(lines))
 
@@ -87,7 +86,7 @@ def is_late_operator(late: LateStream | None, node: n.Node) -> bool:
     return late is not None and any(item.operator is node for item in late.inputs)
 
 
-def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Types) -> Operator:
+def with_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Types) -> Operator:
     """Return the operator with its late rows in the columns of the late stream."""
     from tidegate.operators.late_rows import with_late_columns
 
@@ -111,9 +110,10 @@ class ScanPlan:
     index: int
     node: ScanNode
     view: str
-    # True if rows have their arrival position; true if they have the processing time.
+    # True if rows have their arrival position.
     arrival: bool
-    clocked: bool
+    # True if rows have the column of the processing time.
+    has_processing_time: bool
 
     @property
     def columns(self) -> list[str]:
@@ -124,10 +124,14 @@ class ScanPlan:
         ]
         return [*columns, OP] if carries_op(self.node) else columns
 
-    def mark(self, bad: str | None) -> str:
+    def event_time_sql(self, bad: str | None) -> str:
         """Return the SQL of the event time in microseconds; `bad` is true for malformed records."""
         watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
-        time = micros(quote_identifier(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
+        time = (
+            unix_micros_sql(quote_identifier(watermark.column))
+            if watermark
+            else "CAST(NULL AS BIGINT)"
+        )
         return (
             time
             if bad is None
@@ -135,21 +139,23 @@ class ScanPlan:
         )
 
     @property
-    def late_of(self) -> str | None:
-        """The stream whose late rows these are, if it reads no source."""
+    def late_rows_of(self) -> str | None:
+        """The stream whose late rows are read, if it is not a source."""
         node = self.node
         if isinstance(node, n.SideScan) and node.side.is_late:
             return node.side.parent.lower()
         return None
 
     @property
-    def has_time(self) -> bool:
+    def has_event_time(self) -> bool:
         return isinstance(self.node, n.Scan) and self.node.source.watermark is not None
 
     @property
     def partitioned(self) -> bool:
         """True if rows contain their partition, because each partition has its own watermark."""
-        return self.has_time and isinstance(self.node, n.Scan) and self.node.source.partitioned
+        return (
+            self.has_event_time and isinstance(self.node, n.Scan) and self.node.source.partitioned
+        )
 
     @property
     def delay_us(self) -> int:
@@ -158,76 +164,76 @@ class ScanPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class EnrichPlan:
-    """A lookup: its input, the columns it reads, and its view in the stage above."""
+class LookupPlan:
+    """A lookup: its input, the columns it reads, and its view in the next stage."""
 
     node: n.Join
     table: LookupTable
     lookup: LookupColumns
-    # The SQL of the input rows. `above` is the SQL over the enriched rows in `enriched_view`.
-    below: str
+    input_sql: str
     leaves: tuple[LeafPlan, ...]
+    # The view of the input rows with their matching table rows, and the SQL over it.
     enriched_view: str
-    above: str
+    output_sql: str
     view: str
     # The names of the keys in the input rows.
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class FedPort:
-    """A port with the SQL of its rows and the origins of its event time."""
+class InputPlan:
+    """An input port with the SQL of its rows and the origins of its event time."""
 
-    port: PortPlan
+    port: PortSchema
     sql: str
     leaves: tuple[LeafPlan, ...]
     origins: tuple[Origin, ...]
     # The watermark delay of each origin.
     delays: tuple[tuple[int, int], ...]
-    # The same with groups instead of rows, if Spark can pre-aggregate them.
-    grouped_sql: str | None = None
-    # The same as Arrow expressions, if no SQL is needed.
+    # The SQL of its groups, if Spark can pre-aggregate the rows.
+    pre_aggregated_sql: str | None = None
+    # The stage as Arrow expressions, if no SQL is needed.
     vectors: VectorStage | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class OperatorPlan:
-    """An operator, its ports, and the view of its rows in the stage above."""
+    """An operator, its inputs, and the view of its rows in the next stage."""
 
     number: int
     name: str
     node: n.Node
     operator: Operator
-    ports: tuple[FedPort, ...]
+    ports: tuple[InputPlan, ...]
     by_processing_time: bool
     output_watermark_delay_us: int
     # The canonical form of the operator and of everything below it.
     canonical_form: str
     view: str
     arrival: bool
-    clocked: bool
+    has_processing_time: bool
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column names of its rows for the stage above."""
+        """The column names of its rows for the next stage."""
         names = tuple(item.id for item in self.node.fields)
         return (*names, OP) if OP in self.operator.output.names else names
 
 
-LeafPlan = ScanPlan | OperatorPlan | EnrichPlan
+LeafPlan = ScanPlan | OperatorPlan | LookupPlan
 
 
-def row_leaves(leaves: Sequence[LeafPlan]) -> tuple[ScanPlan | OperatorPlan, ...]:
+def scans_and_operators(leaves: Sequence[LeafPlan]) -> tuple[ScanPlan | OperatorPlan, ...]:
     """Return the scans and operators that a stage reads, directly or through lookups."""
-    scans_and_operators: list[ScanPlan | OperatorPlan] = []
+    plans: list[ScanPlan | OperatorPlan] = []
     for leaf in leaves:
-        scans_and_operators += row_leaves(leaf.leaves) if isinstance(leaf, EnrichPlan) else [leaf]
-    return tuple(scans_and_operators)
+        plans += scans_and_operators(leaf.leaves) if isinstance(leaf, LookupPlan) else [leaf]
+    return tuple(plans)
 
 
 @dataclass(frozen=True, eq=False)
 class PhysicalPlan:
-    """The last stage as SQL over its leaves, and everything below it."""
+    """The last stage as SQL over its leaves, and all earlier stages."""
 
     stream: str
     node: n.Emit
@@ -235,10 +241,9 @@ class PhysicalPlan:
     leaves: tuple[LeafPlan, ...]
     scans: tuple[ScanPlan, ...]
     operators: tuple[OperatorPlan, ...]
-    lookups: tuple[EnrichPlan, ...]
-    needs_clock: bool
+    lookups: tuple[LookupPlan, ...]
     # The schema of late rows, if a late stream is declared.
-    late: pa.Schema | None
+    late_schema: pa.Schema | None
     # The last stage as Arrow expressions, if no SQL is needed.
     vectors: VectorStage | None = None
     # True if rows on which an expression fails become dead letters.
@@ -258,8 +263,8 @@ def plan_physical(
     """
     late = late_stream(typed.plan) if keeps_late else None
     if late is not None:
-        require_fitting(late, typed.plan)
-    guard = Guard(stream, typed.types) if guarded else None
+        require_same_types(late, typed.plan)
+    guard = FailureGuard(stream, typed.types) if guarded else None
     return _Planner(stream, typed, limits, late, guard).plan()
 
 
@@ -271,30 +276,32 @@ class _Planner:
         stream: str,
         typed: TypedPlan,
         limits: Limits,
-        late_of: LateStream | None,
-        guard: Guard | None,
+        late_stream: LateStream | None,
+        guard: FailureGuard | None,
     ) -> None:
         self.guard = guard
         self.stream = stream
         self.root = typed.plan
         self.types: Types = typed.types
         self.limits = limits
-        self.late_of = late_of
+        self.late_stream = late_stream
         self.stage = plan_stages(typed.plan)
-        self.clock = needs_clock(self.stage)
-        self.clocked = any(_is_by_clock(node) for node in n.walk(typed.plan))
+        self.has_processing_time = any(_uses_processing_time(node) for node in n.walk(typed.plan))
         self.scans: list[ScanPlan] = []
         self.operators: list[OperatorPlan] = []
-        self.lookups: list[EnrichPlan] = []
-        self.numbered = 0
-        self.late: pa.Schema | None = None
+        self.lookups: list[LookupPlan] = []
+        self.operator_count = 0
+        self.late_schema: pa.Schema | None = None
 
     def plan(self) -> PhysicalPlan:
         leaves = self._leaves(self.stage, False)
         views = _views(leaves)
         only = _only_leaf(leaves)
-        samples = any(isinstance(leaf, ScanPlan) and leaf.has_time for leaf in row_leaves(leaves))
-        writer = LastWriter(views.get, self.clocked, samples, self.guard)
+        samples = any(
+            isinstance(leaf, ScanPlan) and leaf.has_event_time
+            for leaf in scans_and_operators(leaves)
+        )
+        writer = OutputStageSqlWriter(views.get, self.has_processing_time, samples, self.guard)
         sql = output_sql(self.root, views.get, writer, (ORIGIN, EVENT_TIME, SELECTED, CONTROL))
         operators = tuple(sorted(self.operators, key=lambda item: item.number))
         assert len(self.scans) == len(list(all_scans(self.stage))), "every scan is planned once"
@@ -306,8 +313,7 @@ class _Planner:
             tuple(self.scans),
             operators,
             tuple(self.lookups),
-            self.clock,
-            self.late,
+            self.late_schema,
             last_stage(self.root, only, self.types) if only is not None else None,
             self.guard is not None,
         )
@@ -318,32 +324,32 @@ class _Planner:
     def _leaf(self, leaf: LeafNode, arrival: bool) -> LeafPlan:
         if isinstance(leaf, StatefulNode):
             return self._operator(leaf, arrival)
-        if isinstance(leaf, EnrichNode):
-            return self._enriched(leaf, arrival)
+        if isinstance(leaf, LookupNode):
+            return self._lookup(leaf, arrival)
         return self._scan(leaf, arrival)
 
-    def _enriched(self, leaf: EnrichNode, arrival: bool) -> EnrichPlan:
+    def _lookup(self, leaf: LookupNode, arrival: bool) -> LookupPlan:
         node = leaf.node
-        table = table_of(node).table
+        table = lookup_scan(node).table
         leaves = self._leaves(leaf.input, arrival)
-        writer = MaskedWriter(_views(leaves).get, arrival, self.clocked, self.guard)
+        writer = StageSqlWriter(_views(leaves).get, arrival, self.has_processing_time, self.guard)
         try:
             lookup = lookup_columns(node, self.types)
             require_known_types(lookup.columns, table.name)
-            sql = enrich_sql(node, self.types, writer)
+            sql = lookup_sql(node, self.types, writer)
         except Unrunnable as error:
             error.node = node
             raise
         number = len(self.lookups)
         view = self._view("enriched", number)
-        plan = EnrichPlan(
+        plan = LookupPlan(
             node,
             table,
             lookup,
-            sql.below_sql(writer.guarded(node.left, [key for _, key in sql.keys])),
+            sql.input_sql(writer.guarded_rows(node.left, [key for _, key in sql.keys])),
             leaves,
             view,
-            sql.above_sql(view),
+            sql.output_sql(view),
             self._view("lookup", number),
             tuple(name for name, _ in sql.keys),
         )
@@ -356,18 +362,18 @@ class _Planner:
 
     def _scan(self, node: ScanNode, arrival: bool) -> ScanPlan:
         index = len(self.scans)
-        plan = ScanPlan(index, node, self._view("source", index), arrival, self.clocked)
+        plan = ScanPlan(index, node, self._view("source", index), arrival, self.has_processing_time)
         self.scans.append(plan)
         return plan
 
     def _operator(self, leaf: StatefulNode, arrival: bool) -> OperatorPlan:
-        number = FIRST_OPERATOR + self.numbered
-        self.numbered += 1
-        built = self._built(leaf, is_late_operator(self.late_of, leaf.node))
+        number = FIRST_OPERATOR + self.operator_count
+        self.operator_count += 1
+        built = self._build(leaf, is_late_operator(self.late_stream, leaf.node))
         operator = built.operator
-        if self.late_of is not None and is_late_operator(self.late_of, leaf.node):
-            operator = in_late_stream(operator, leaf.node, self.late_of, self.types)
-            self.late = operator.late
+        if self.late_stream is not None and is_late_operator(self.late_stream, leaf.node):
+            operator = with_late_stream(operator, leaf.node, self.late_stream, self.types)
+            self.late_schema = operator.late
         ports = tuple(
             self._port(port, stage) for port, stage in zip(built.ports, leaf.inputs, strict=True)
         )
@@ -379,17 +385,17 @@ class _Planner:
             ports,
             built.by_processing_time,
             leaf.kind.output_watermark_delay_us(leaf.node) or 0,
-            canonical(leaf.node),
+            canonical_form(leaf.node),
             self._view("operator", number - FIRST_OPERATOR),
             arrival,
-            self.clocked,
+            self.has_processing_time,
         )
         self.operators.append(plan)
         return plan
 
-    def _built(self, leaf: StatefulNode, keeps_late: bool) -> Built:
+    def _build(self, leaf: StatefulNode, keeps_late: bool) -> BuiltOperator:
         try:
-            return leaf.kind.build(leaf.node, Request(self.types, self.limits, keeps_late))
+            return leaf.kind.build(leaf.node, BuildContext(self.types, self.limits, keeps_late))
         except Unrunnable as error:
             error.node = leaf.node
             raise
@@ -398,34 +404,36 @@ class _Planner:
             rejection.node = leaf.node
             raise rejection from None
 
-    def _port(self, port: PortPlan, stage: Stage) -> FedPort:
+    def _port(self, port: PortSchema, stage: Stage) -> InputPlan:
         leaves = self._leaves(stage, port.arrival)
         origins = _origins(leaves)
-        if _is_mark(stage, port.time_id):
+        if _is_event_time(stage, port.time_id):
             port = port.with_pane(EVENT_TIME)
-        writer = MaskedWriter(_views(leaves).get, port.arrival, self.clocked, self.guard)
+        writer = StageSqlWriter(
+            _views(leaves).get, port.arrival, self.has_processing_time, self.guard
+        )
         hidden = [EVENT_TIME, SELECTED, CONTROL]
-        several = any(isinstance(leaf, ScanPlan) and leaf.partitioned for leaf in leaves)
-        hidden += [ORIGIN] if several or len(origins) > 1 else []
-        below = writer.guarded(port.node, [column_sql for _, column_sql in port.stage])
-        sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
-        scans = [leaf for leaf in row_leaves(leaves) if isinstance(leaf, ScanPlan)]
+        has_partitions = any(isinstance(leaf, ScanPlan) and leaf.partitioned for leaf in leaves)
+        hidden += [ORIGIN] if has_partitions or len(origins) > 1 else []
+        rows = writer.guarded_rows(port.node, [column_sql for _, column_sql in port.stage])
+        sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {rows}"
+        scans = [leaf for leaf in scans_and_operators(leaves) if isinstance(leaf, ScanPlan)]
         delays = {scan.index: scan.delay_us for scan in scans}
-        waits = tuple((origin.id, delays.get(origin.id, 0)) for origin in origins)
+        watermark_delays = tuple((o.id, delays.get(o.id, 0)) for o in origins)
         only = _only_leaf(leaves)
         vectors = port_stage(port, only, self.types) if only is not None else None
         # With groups, equal rows would become one dead letter.
-        grouped = port.grouped(sql, hidden) if self.guard is None else None
-        return FedPort(port, sql, leaves, origins, waits, grouped, vectors)
+        groups = port.pre_aggregated_sql(sql, hidden) if self.guard is None else None
+        return InputPlan(port, sql, leaves, origins, watermark_delays, groups, vectors)
 
 
-def _is_by_clock(node: n.Node) -> bool:
+def _uses_processing_time(node: n.Node) -> bool:
     return isinstance(node, n.Window) and node.spec.processing_time
 
 
 def _only_leaf(leaves: Sequence[LeafPlan]) -> n.Node | None:
     """Return the only leaf of a stage if tasks read its rows; None behind a lookup."""
-    plain = len(leaves) == 1 and not isinstance(leaves[0], EnrichPlan)
+    plain = len(leaves) == 1 and not isinstance(leaves[0], LookupPlan)
     return leaves[0].node if plain else None
 
 
@@ -435,7 +443,7 @@ def _views(leaves: Sequence[LeafPlan]) -> dict[n.Node, str]:
 
 def _origins(stage: Sequence[LeafPlan]) -> tuple[Origin, ...]:
     """Return the origins of the event time of a stage."""
-    leaves = row_leaves(stage)
+    leaves = scans_and_operators(stage)
     origins: list[Origin] = []
     for leaf in leaves:
         if isinstance(leaf, OperatorPlan):
@@ -449,10 +457,8 @@ def _origins(stage: Sequence[LeafPlan]) -> tuple[Origin, ...]:
     return tuple(origins)
 
 
-def _is_mark(stage: Stage, time_id: str | None) -> bool:
-    """Return True if a column is the event time of the only source, which is a hidden column
-    anyway.
-    """
+def _is_event_time(stage: Stage, time_id: str | None) -> bool:
+    """Return whether a column is the event time of the only source, a hidden column anyway."""
     scan = stage.leaves[0] if len(stage.leaves) == 1 else None
     if time_id is None or not isinstance(scan, n.Scan) or scan.source.watermark is None:
         return False
@@ -464,15 +470,15 @@ def _is_mark(stage: Stage, time_id: str | None) -> bool:
 
 
 def runner_of(plan: OperatorPlan) -> Runner:
-    """Return the runner of an operator, which knows its origins by their position."""
+    """Return the runner of an operator. It identifies origins by their port and position."""
     from tidegate.operators.runner import Runner
 
     origins = tuple(
         tuple(
-            replace(origin, id=place_of(number, position))
-            for position, origin in enumerate(fed.origins)
+            replace(origin, id=input_origin_id(number, position))
+            for position, origin in enumerate(port.origins)
         )
-        for number, fed in enumerate(plan.ports)
+        for number, port in enumerate(plan.ports)
     )
     return Runner(
         plan.number,
@@ -484,6 +490,6 @@ def runner_of(plan: OperatorPlan) -> Runner:
     )
 
 
-def place_of(port: int, position: int) -> int:
-    """Return the id of an origin for its operator, independent of the rest of the query."""
+def input_origin_id(port: int, position: int) -> int:
+    """Return the id of an origin within its operator, which the rest of the query cannot change."""
     return port * FIRST_OPERATOR + position

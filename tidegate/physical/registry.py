@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tidegate.physical import aggregate, distinct, hold, join, match, normalize, over, top_n
 from tidegate.physical import asof as nearest_join
-from tidegate.physical.canonical import CanonicalWriter, names_of, text_of
+from tidegate.physical.canonical_form import CanonicalWriter
+from tidegate.physical.expressions import names_of, text_of
 from tidegate.physical.operator_kind import OperatorKind, unsupported
 from tidegate.physical.stage_sql import SqlWriter
 from tidegate.plan import nodes as n
@@ -34,21 +35,21 @@ def _window_name(node: n.Window) -> str:
     return "processing_time_window" if node.spec.processing_time else "session_window"
 
 
-def _sort_meaning(node: n.Sort, to: CanonicalWriter) -> list[str]:
-    return [to.texts(node.order)]
+def _sort_meaning(node: n.Sort, writer: CanonicalWriter) -> list[str]:
+    return [writer.texts(node.order)]
 
 
-def _sort_sql(node: n.Sort, to: SqlWriter) -> str:
+def _sort_sql(node: n.Sort, writer: SqlWriter) -> str:
     keys = ", ".join(to_sql(key) for key in node.order)
-    return f"SELECT {', '.join(to.ids(node))} FROM {to.child(node.input)} ORDER BY {keys}"
+    return f"SELECT {', '.join(writer.ids(node))} FROM {writer.child(node.input)} ORDER BY {keys}"
 
 
-def _limit_meaning(node: n.Limit, to: CanonicalWriter) -> list[str]:
-    return [to.text(node.count), to.text(node.offset)]
+def _limit_meaning(node: n.Limit, writer: CanonicalWriter) -> list[str]:
+    return [writer.text(node.count), writer.text(node.offset)]
 
 
-def _limit_sql(node: n.Limit, to: SqlWriter) -> str:
-    text = f"SELECT {', '.join(to.ids(node))} FROM {to.child(node.input)}"
+def _limit_sql(node: n.Limit, writer: SqlWriter) -> str:
+    text = f"SELECT {', '.join(writer.ids(node))} FROM {writer.child(node.input)}"
     text += f" LIMIT {to_sql(node.count)}" if node.count is not None else ""
     return text + (f" OFFSET {to_sql(node.offset)}" if node.offset is not None else "")
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tidegate.catalog.objects import SideKind, Stream
 from tidegate.errors import Location, RunError, unsupported_error
 from tidegate.physical import lookup
-from tidegate.physical.fingerprint import canonical
-from tidegate.physical.operator_kind import Rejection, reads_user_functions
+from tidegate.physical.canonical_form import canonical_form
+from tidegate.physical.operator_kind import Rejection, node_calls_udf
 from tidegate.physical.stage_sql import GENERATORS
-from tidegate.physical.stages import Stage, all_enriched, all_scans, all_stateful, plan_stages
+from tidegate.physical.stages import Stage, all_lookups, all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
@@ -19,29 +19,29 @@ from tidegate.types import Span
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Locations of a stream's nodes in its SQL; nodes of an input stream are at its name."""
+class _Locations:
+    """Finds the location of a node; nodes of another stream are located at its name."""
 
     stream: Stream
     plan: n.Node
 
     def of(self, node: n.Node, span: Span | None = None) -> Location:
-        origin = self.stream.origin
+        script = self.stream.script
         at = self._span(node, span) or self.stream.statement.span
-        return Location(origin.text, at.start, at.end, origin.file)
+        return Location(script.text, at.start, at.end, script.file)
 
     def _span(self, target: n.Node, span: Span | None) -> Span | None:
         for node in n.walk(self.plan, into_inlined=False):
             if node is target:
                 return span or node.span
-            if isinstance(node, n.Inlined) and target in n.walk(node):
+            if isinstance(node, n.StreamReference) and target in n.walk(node):
                 return node.span
         return None
 
 
 def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
     """Return an error for everything in the plan of a stream that cannot run."""
-    locations = _Places(stream, plan)
+    locations = _Locations(stream, plan)
     return [
         unsupported_error(rejection.message, rejection.hint, locations.of(node, rejection.span))
         for node, rejection in _rejections(stream, plan_stages(plan))
@@ -51,32 +51,32 @@ def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
 def rejected(stream: Stream, plan: n.Emit, node: n.Node, rejection: Rejection) -> RunError:
     """Return the error for a node that cannot run with its types."""
     return unsupported_error(
-        rejection.message, rejection.hint, _Places(stream, plan).of(node, rejection.span)
+        rejection.message, rejection.hint, _Locations(stream, plan).of(node, rejection.span)
     )
 
 
 def _rejections(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
-    yield from _asked_twice(stage)
-    yield from _failed_readers(stage)
-    for enriched in all_enriched(stage):
-        for rejection in lookup.rejections(enriched.node):
-            yield enriched.node, rejection
-        yield from _of_stage(enriched.node.left)
+    yield from _looked_up_twice(stage)
+    yield from _dead_letter_readers(stage)
+    for lookup_node in all_lookups(stage):
+        for rejection in lookup.rejections(lookup_node.node):
+            yield lookup_node.node, rejection
+        yield from _of_stage(lookup_node.node.left)
     for leaf in all_stateful(stage):
         for rejection in leaf.kind.rejections(leaf.node):
             yield leaf.node, rejection
-        for below in leaf.inputs:
-            yield from _of_stage(below.node)
+        for child in leaf.inputs:
+            yield from _of_stage(child.node)
     guarded = stream.on_error == "dead_letter"
     if guarded:
-        yield from _unguarded(stage)
+        yield from _unattributable_failures(stage)
     emit = stream.query.emit
     if guarded or (emit is not None and emit.late_to is not None):
         yield from _of_stage(stage.node)
     if emit is None or emit.mode is not EmitMode.EVERY:
         return
     for leaf in stage.stateful:
-        if not leaf.kind.takes_every:
+        if not leaf.kind.supports_emit_every:
             yield (
                 stage.node,
                 Rejection(
@@ -87,16 +87,20 @@ def _rejections(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Rejectio
             )
 
 
-def _unguarded(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
+def _unattributable_failures(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     """Reject expressions whose failures cannot be attributed to single rows."""
     for node in n.walk(stage.node):
         what = None
         if isinstance(node, n.Match):
             what = "MATCH_RECOGNIZE"
-        elif reads_user_functions(node):
+        elif node_calls_udf(node):
             what = "functions of your own"
         elif isinstance(node, n.Join) and isinstance(node.right, n.LookupScan):
-            what = "a lookup with a condition beside its keys" if lookup.rest(node) else None
+            what = (
+                "a lookup with a condition beside its keys"
+                if lookup.residual_conditions(node)
+                else None
+            )
         if what is not None:
             yield (
                 node,
@@ -107,7 +111,8 @@ def _unguarded(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
             )
 
 
-def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
+def _dead_letter_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
+    """Reject readers of the dead letters of a stream."""
     for scan in all_scans(stage):
         if isinstance(scan, n.SideScan) and scan.side.holds is SideKind.FAILED_ROWS:
             yield (
@@ -120,17 +125,17 @@ def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
             )
 
 
-def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
+def _looked_up_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     """Reject lookups that a query reads twice, because both reads may give different rows."""
     lookups: set[str] = set()
-    for enriched in all_enriched(stage):
-        table = enriched.node.right
+    for lookup_node in all_lookups(stage):
+        table = lookup_node.node.right
         if not isinstance(table, n.LookupScan) or table.table.consistent_in_epoch:
             continue
-        canonical_form = canonical(enriched.node)
-        if canonical_form in lookups:
+        form = canonical_form(lookup_node.node)
+        if form in lookups:
             yield (
-                enriched.node,
+                lookup_node.node,
                 Rejection(
                     f"this query reads the result of the lookup in {table.table.name} twice, and "
                     f"{table.table.name} may return different rows each time",
@@ -138,7 +143,7 @@ def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
                     "lookup table on files, which returns the same rows within an epoch.",
                 ),
             )
-        lookups.add(canonical_form)
+        lookups.add(form)
 
 
 def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Rejection]]:
@@ -162,7 +167,7 @@ def require_end(stream: Stream, plan: n.Emit) -> None:
     for leaf in all_stateful(plan_stages(plan)):
         node = leaf.node
         watermark = all(child.has_watermark for child in node.inputs)
-        if not leaf.kind.waits_for_end(node, watermark):
+        if not leaf.kind.emits_only_at_end(node, watermark):
             continue
         other = "give its sources a WATERMARK"
         if isinstance(node, n.Aggregate):
@@ -171,6 +176,6 @@ def require_end(stream: Stream, plan: n.Emit) -> None:
             "TG-505",
             f"stream {stream.name} emits nothing before its input ends, and this run does "
             "not wait for that",
-            location=_Places(stream, plan).of(node),
+            location=_Locations(stream, plan).of(node),
             hint=f"run it with --until-end (in Python start(until_end=True)), or {other}.",
         )

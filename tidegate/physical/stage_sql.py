@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Leaf = Callable[[n.Node], str | None]
 
 
-def micros(sql: str) -> str:
+def unix_micros_sql(sql: str) -> str:
     """Return the SQL of a time in whole microseconds since 1970."""
     return f"unix_micros(CAST({sql} AS TIMESTAMP))"
 
@@ -62,30 +62,33 @@ def carries_op(node: n.Node) -> bool:
     """Return True if the rows of a node have the hidden column _op."""
     if isinstance(node, n.Scan):
         return node.source.carries_op
-    if isinstance(node, n.Emit | n.Inlined | n.Project | n.Filter) and carries_op(node.input):
+    if isinstance(node, n.Emit | n.StreamReference | n.Project | n.Filter) and carries_op(
+        node.input
+    ):
         return True
     return node.changelog is ChangelogKind.CHANGELOG
 
 
-def gives_upserts(node: n.Node) -> bool:
+def emits_upserts(node: n.Node) -> bool:
     """Return True if a stream emits only new rows by key, and `-D` for deleted ones."""
     return isinstance(node, n.Emit) and node.changelog is ChangelogKind.UPSERT
 
 
-def filters_changes(node: n.Node) -> bool:
+def may_split_updates(node: n.Node) -> bool:
     """Return True if a filter may pass an old row without its new one, or move it to another
     window.
     """
     if isinstance(node, n.Filter | n.Window | n.Hold | n.Over):
         return True
-    through = isinstance(node, n.Emit | n.Project | n.Inlined | n.SetOperation | n.Explode)
-    return through and any(filters_changes(child) for child in node.inputs)
+    through = isinstance(node, n.Emit | n.Project | n.StreamReference | n.SetOperation | n.Explode)
+    return through and any(may_split_updates(child) for child in node.inputs)
 
 
 class SqlWriter:
     """Prints a plan as one SELECT; `leaf` returns the view of a node that is a leaf.
 
-    The columns of a view have the names of the fields, or with `by_id` their ids.
+    The method for a class of nodes has its name in lower case. The columns of a view have the names
+    of the fields, or with `by_id` their ids.
     """
 
     # Hidden columns of every row.
@@ -124,12 +127,12 @@ class SqlWriter:
     def ids(self, node: n.Node) -> list[str]:
         return [*(quote_identifier(item.id) for item in node.fields), *self._op(node), *self.hidden]
 
-    def _inlined(self, node: n.Inlined) -> str:
+    def _streamreference(self, node: n.StreamReference) -> str:
         return self.write(node.input)
 
     def _filter(self, node: n.Filter) -> str:
         columns = ", ".join(self.ids(node))
-        condition = printed(node.condition)
+        condition = expression_sql(node.condition)
         return f"SELECT {columns} FROM {self.child(node.input)} WHERE {condition}"
 
     def _project(self, node: n.Project) -> str:
@@ -141,7 +144,7 @@ class SqlWriter:
         return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
 
     def _projected(self, expression: exp.Expr) -> str:
-        return printed(expression)
+        return expression_sql(expression)
 
     def _explode(self, node: n.Explode) -> str:
         names = ", ".join(quote_identifier(name) for name in node.generated)
@@ -162,9 +165,9 @@ class SqlWriter:
         at = self._now() if node.spec.processing_time else to_sql(node.time)
         taken = {item.id.lower() for item in node.input.fields}
         us, window = _free_name("_us", taken), _free_name("_window", taken)
-        at = self._computed(micros(at))
-        below = f"SELECT {', '.join([*input_columns, *self.hidden, f'{at} AS {us}'])} "
-        below += f"FROM {self.child(node.input)}"
+        at = self._computed(unix_micros_sql(at))
+        input_sql = f"SELECT {', '.join([*input_columns, *self.hidden, f'{at} AS {us}'])} "
+        input_sql += f"FROM {self.child(node.input)}"
         bounds = self._bounds(node.spec, us)
         inner = [*input_columns, *self.hidden, us, f"{bounds} AS {window}"]
         columns = [
@@ -174,7 +177,7 @@ class SqlWriter:
             f"timestamp_micros({window}.e) AS {end}",
             f"timestamp_micros({window}.e - 1) AS {time}",
         ]
-        return f"SELECT {', '.join(columns)} FROM (SELECT {', '.join(inner)} FROM ({below}))"
+        return f"SELECT {', '.join(columns)} FROM (SELECT {', '.join(inner)} FROM ({input_sql}))"
 
     # Hidden columns
 
@@ -202,7 +205,7 @@ class SqlWriter:
 
     def _filters(self, node: n.Node) -> bool:
         """Return True if an old row may pass without its new one."""
-        return filters_changes(node)
+        return may_split_updates(node)
 
     def _setoperation(self, node: n.SetOperation) -> str:
         """Align the inputs by position; an appended row of a mixed union is an insert."""
@@ -224,7 +227,7 @@ class SqlWriter:
         """Mark appended rows as inserts under EMIT CHANGES."""
         inner = node.input
         changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
-        if carries_op(inner) and gives_upserts(node) and not self._filters(node):
+        if carries_op(inner) and emits_upserts(node) and not self._filters(node):
             return self._only(inner, f"{OP} <> '-U'")
         if not changes or carries_op(inner):
             return self.write(inner)
@@ -236,7 +239,7 @@ class SqlWriter:
         return f"SELECT {', '.join(columns)} FROM {self.child(inner)}"
 
 
-def printed(tree: exp.Expr) -> str:
+def expression_sql(tree: exp.Expr) -> str:
     """Return an expression as SQL. Subqueries in it only matter for types: such plans do not run
     yet.
     """
@@ -297,13 +300,13 @@ _LITERAL = re.compile(r"-?\d+L?|'[^'\\]*'|true|false|null", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Guard:
-    """Detects failing rows below every expression of a stream with on_error = 'dead_letter'."""
+class FailureGuard:
+    """Filters rows on which an expression fails, in streams with on_error = 'dead_letter'."""
 
     stream: str
     types: Types
 
-    def below(
+    def guarded_rows(
         self,
         rows: str,
         node: n.Node,
@@ -380,33 +383,35 @@ def when_selected(sql: str) -> str:
     return f"CASE WHEN {SELECTED} THEN {sql} END"
 
 
-class MaskedWriter(SqlWriter):
+class StageSqlWriter(SqlWriter):
     """Prints a stage with the hidden columns; its leaves have them already."""
 
     def __init__(
         self,
         leaf: Leaf,
         with_arrival: bool = False,
-        with_now: bool = False,
-        guard: Guard | None = None,
+        has_processing_time: bool = False,
+        guard: FailureGuard | None = None,
     ) -> None:
         super().__init__(leaf)
         self.guard = guard
         self.carried: tuple[str, ...] = (ORIGIN, EVENT_TIME, CONTROL)
         self.carried += (ARRIVAL_FILE, ARRIVAL_ROW) if with_arrival else ()
-        self.carried += (NOW,) if with_now else ()
+        self.carried += (NOW,) if has_processing_time else ()
         self.hidden = (*self.carried, SELECTED)
 
     def child(self, node: n.Node) -> str:
         view = self.leaf(node)
         return quote_identifier(view) if view is not None else super().child(node)
 
-    def guarded(
+    def guarded_rows(
         self, node: n.Node, expressions: Sequence[str], kinds: Mapping[str, str | None] = _NONE
     ) -> str:
         """Return the rows of a node for FROM, without failing rows if they become dead letters."""
         rows = self.child(node)
-        return rows if self.guard is None else self.guard.below(rows, node, expressions, kinds)
+        return (
+            rows if self.guard is None else self.guard.guarded_rows(rows, node, expressions, kinds)
+        )
 
     def _leaf(self, node: n.Node, view: str) -> str:
         return f"SELECT {', '.join(self.ids(node))} FROM {quote_identifier(view)}"
@@ -417,17 +422,16 @@ class MaskedWriter(SqlWriter):
             *self._op(node),
             *self.carried,
         ]
-        live = (
-            f"CASE WHEN {SELECTED} THEN coalesce({printed(node.condition)}, false) ELSE false END"
-        )
-        below = self.guarded(node.input, [printed(node.condition)])
-        return f"SELECT {', '.join(columns)}, {live} AS {SELECTED} FROM {below}"
+        condition = expression_sql(node.condition)
+        live = f"CASE WHEN {SELECTED} THEN coalesce({condition}, false) ELSE false END"
+        input_sql = self.guarded_rows(node.input, [condition])
+        return f"SELECT {', '.join(columns)}, {live} AS {SELECTED} FROM {input_sql}"
 
     def _project(self, node: n.Project) -> str:
         if self.guard is None:
             return super()._project(node)
         kinds = {
-            printed(tree): item.type
+            expression_sql(tree): item.type
             for item, tree in zip(node.fields, node.expressions, strict=True)
             if not is_volatile(tree, {})
         }
@@ -436,11 +440,11 @@ class MaskedWriter(SqlWriter):
             for item, tree in zip(node.fields, node.expressions, strict=True)
         ]
         columns += [*self._op(node), *self.hidden]
-        return f"SELECT {', '.join(columns)} FROM {self.guarded(node.input, [*kinds], kinds)}"
+        return f"SELECT {', '.join(columns)} FROM {self.guarded_rows(node.input, [*kinds], kinds)}"
 
     def _projected(self, expression: exp.Expr) -> str:
         plain = isinstance(expression.unnest(), exp.Column | exp.Literal)
-        return printed(expression) if plain else when_selected(printed(expression))
+        return expression_sql(expression) if plain else when_selected(expression_sql(expression))
 
     def _explode(self, node: n.Explode) -> str:
         names = ", ".join(quote_identifier(name) for name in node.generated)
@@ -448,7 +452,7 @@ class MaskedWriter(SqlWriter):
         outer = node.outer or name in _OUTER
         name = _OUTER.get(name, name)
         arguments = [to_sql(part) for part in node.generator.expressions]
-        below = self.guarded(node.input, arguments)
+        input_sql = self.guarded_rows(node.input, arguments)
         live = SELECTED
         if name in _OF_COLLECTION:
             if not outer:
@@ -465,7 +469,7 @@ class MaskedWriter(SqlWriter):
         return (
             f"SELECT {', '.join([*input_columns, *generated_columns, *self.carried])}, "
             f"{live} AS {SELECTED} "
-            f"FROM {below} LATERAL VIEW OUTER {call} generated AS {names}"
+            f"FROM {input_sql} LATERAL VIEW OUTER {call} generated AS {names}"
         )
 
     def _filters(self, node: n.Node) -> bool:
@@ -486,21 +490,25 @@ class MaskedWriter(SqlWriter):
         return f"SELECT * EXCEPT ({SELECTED}), {live} FROM {self.child(node)}"
 
 
-class LastWriter(MaskedWriter):
+class OutputStageSqlWriter(StageSqlWriter):
     """Prints the stage of sinks, without filtered rows.
 
     With `samples` some of them stay, so that their event times are reported.
     """
 
     def __init__(
-        self, leaf: Leaf, with_now: bool, samples: bool, guard: Guard | None = None
+        self,
+        leaf: Leaf,
+        has_processing_time: bool,
+        samples: bool,
+        guard: FailureGuard | None = None,
     ) -> None:
-        super().__init__(leaf, with_now=with_now, guard=guard)
+        super().__init__(leaf, has_processing_time=has_processing_time, guard=guard)
         self.samples = samples
 
     def _filter(self, node: n.Filter) -> str:
-        condition = f"CASE WHEN {SELECTED} THEN {printed(node.condition)} ELSE true END"
-        rows = self.guarded(node.input, [printed(node.condition)])
+        condition = f"CASE WHEN {SELECTED} THEN {expression_sql(node.condition)} ELSE true END"
+        rows = self.guarded_rows(node.input, [expression_sql(node.condition)])
         if not self.samples:
             columns = ", ".join(self.ids(node))
             return f"SELECT {columns} FROM {rows} WHERE {condition}"
@@ -509,13 +517,13 @@ class LastWriter(MaskedWriter):
             *self._op(node),
             *self.carried,
         ]
-        below = [
+        inner_columns = [
             *passed_columns,
             SELECTED,
             f"coalesce({condition}, false) AS _tg_kept",
             f"{_SAMPLE} AS _tg_some",
         ]
-        inner = f"SELECT {', '.join(below)} FROM {rows}"
+        inner = f"SELECT {', '.join(inner_columns)} FROM {rows}"
         columns = ", ".join([*passed_columns, f"{SELECTED} AND _tg_kept AS {SELECTED}"])
         return f"SELECT {columns} FROM ({inner}) WHERE _tg_kept OR _tg_some"
 
@@ -528,24 +536,26 @@ class LastWriter(MaskedWriter):
 
 
 @dataclass(frozen=True, eq=False)
-class PortPlan:
-    """The rows of one port: the node they come from, the SQL of each column of the stage, and
-    which of them an operator knows under which name."""
+class PortSchema:
+    """The columns of one input port of an operator."""
 
+    # The node that emits the rows.
     node: n.Node
+    # The columns of the stage, as (name, SQL). Equal SQL is computed once.
     stage: tuple[tuple[str, str], ...]
+    # The columns of the operator, as (name in the operator, name in the stage).
     columns: tuple[tuple[str, str], ...]
     grid: Grid | None = None
     # The column whose value is the pane, before the grid; often the event time itself.
     time_id: str | None = None
     # The columns of the hash, after pre-aggregation.
-    hashed: tuple[str, ...] = ()
+    hash_columns: tuple[str, ...] = ()
     # True if rows need their arrival position, because their order matters.
     arrival: bool = False
     # Partial aggregates that Spark computes, as (name, SQL over the columns of the stage).
     partials: tuple[tuple[str, str], ...] | None = None
 
-    def with_pane(self, column: str) -> PortPlan:
+    def with_pane(self, column: str) -> PortSchema:
         """Return the same port with the pane read from an existing column."""
         from tidegate.columns import PANE
 
@@ -558,8 +568,8 @@ class PortPlan:
         stage = tuple((name, sql) for name, sql in self.stage if name != pane or name in used)
         return replace(self, columns=columns, stage=stage)
 
-    def grouped(self, below: str, hidden: Sequence[str]) -> str | None:
-        """Return SQL that groups the rows of `below`; None if they cannot be pre-aggregated."""
+    def pre_aggregated_sql(self, input_sql: str, hidden: Sequence[str]) -> str | None:
+        """Return SQL that groups the rows of `input_sql`; None if they cannot be pre-aggregated."""
         from tidegate.columns import PANE, ROWS
 
         if self.partials is None:
@@ -582,7 +592,7 @@ class PortPlan:
             f"{EVENT_TIME} <=> {INVALID_TIME + 1}L - 1L",
             *(sql for _, sql in by),
         ]
-        return f"SELECT {', '.join(columns)} FROM ({below}) GROUP BY {', '.join(groups)}"
+        return f"SELECT {', '.join(columns)} FROM ({input_sql}) GROUP BY {', '.join(groups)}"
 
     def _pane(self, column: str) -> str:
         if self.grid is None:
@@ -598,7 +608,7 @@ class PortPlan:
         ]
 
 
-class Columns:
+class PortColumns:
     """Collects the columns of a port; equal SQL is sent once."""
 
     def __init__(self) -> None:
@@ -617,9 +627,9 @@ class Columns:
     def sql_of(self, column: str) -> str:
         return next(sql for sql, name in self.by_sql.items() if name == column)
 
-    def port(self, node: n.Node, **rest: Any) -> PortPlan:
+    def port(self, node: n.Node, **rest: Any) -> PortSchema:
         stage = tuple((name, sql) for sql, name in self.by_sql.items())
-        return PortPlan(node, stage, tuple(self.named), **rest)
+        return PortSchema(node, stage, tuple(self.named), **rest)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Stages of a plan: stateless runs of SQL between sources, lookups and operators."""
+"""Stages: the stateless parts of a plan between sources, lookups and operators."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class StatefulNode:
 
 
 @dataclass(frozen=True, eq=False)
-class EnrichNode:
+class LookupNode:
     """A lookup join and the stage of its input."""
 
     node: n.Join
     input: Stage
 
 
-LeafNode = ScanNode | StatefulNode | EnrichNode
+LeafNode = ScanNode | StatefulNode | LookupNode
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A stateless run: one SQL text over its leaves, in the order of the query."""
+    """A maximal stateless part of a plan, with its leaves in the order of the query."""
 
     node: n.Node
     leaves: tuple[LeafNode, ...]
@@ -52,25 +52,25 @@ class Stage:
 
     @property
     def stateful(self) -> tuple[StatefulNode, ...]:
-        """The operators directly below, also through lookups."""
+        """The operators that it reads, directly or through lookups."""
         operators: list[StatefulNode] = []
         for leaf in self.leaves:
             if isinstance(leaf, StatefulNode):
                 operators.append(leaf)
-            elif isinstance(leaf, EnrichNode):
+            elif isinstance(leaf, LookupNode):
                 operators += leaf.input.stateful
         return tuple(operators)
 
 
 def plan_stages(plan: n.Node) -> Stage:
-    """Return the last stage of a plan; the other stages are below it."""
+    """Return the last stage of a plan, which contains the others as inputs of its leaves."""
     return Stage(plan, tuple(_leaves(plan)))
 
 
 def _leaves(node: n.Node) -> Iterator[LeafNode]:
-    """Where a stage ends: sources, stateful nodes and lookups, left to right."""
+    """Yield the leaves of a stage, left to right: sources, stateful nodes and lookups."""
     if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
-        yield EnrichNode(node, plan_stages(node.left))
+        yield LookupNode(node, plan_stages(node.left))
         return
     if not node.stateless:
         yield StatefulNode(node, tuple(plan_stages(child) for child in node.inputs))
@@ -82,41 +82,31 @@ def _leaves(node: n.Node) -> Iterator[LeafNode]:
 
 
 def all_stateful(stage: Stage) -> Iterator[StatefulNode]:
-    """Every node of a plan that keeps state, top down."""
+    """Yield the stateful nodes of a plan, top down."""
     for leaf in stage.stateful:
         yield leaf
-        for below in leaf.inputs:
-            yield from all_stateful(below)
+        for child in leaf.inputs:
+            yield from all_stateful(child)
 
 
 def all_scans(stage: Stage) -> Iterator[ScanNode]:
-    """Return every source that a plan reads, in the order of the query."""
+    """Yield the sources that a plan reads, in the order of the query."""
     for leaf in stage.leaves:
         if isinstance(leaf, StatefulNode):
-            for below in leaf.inputs:
-                yield from all_scans(below)
-        elif isinstance(leaf, EnrichNode):
+            for child in leaf.inputs:
+                yield from all_scans(child)
+        elif isinstance(leaf, LookupNode):
             yield from all_scans(leaf.input)
         else:
             yield leaf
 
 
-def all_enriched(stage: Stage) -> Iterator[EnrichNode]:
-    """Every lookup of a plan, top down."""
+def all_lookups(stage: Stage) -> Iterator[LookupNode]:
+    """Yield the lookups of a plan, top down."""
     for leaf in stage.leaves:
         if isinstance(leaf, StatefulNode):
-            for below in leaf.inputs:
-                yield from all_enriched(below)
-        elif isinstance(leaf, EnrichNode):
+            for child in leaf.inputs:
+                yield from all_lookups(child)
+        elif isinstance(leaf, LookupNode):
             yield leaf
-            yield from all_enriched(leaf.input)
-
-
-def needs_clock(stage: Stage) -> bool:
-    """Return True if a node uses processing time, so that epochs must run without rows too."""
-    if any(leaf.node.needs_processing_time for leaf in all_stateful(stage)):
-        return True
-    scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]
-    return bool(stage.stateful) and any(
-        scan.source.options["idle_timeout"] is not None for scan in scans
-    )
+            yield from all_lookups(leaf.input)

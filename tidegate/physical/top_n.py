@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.physical.canonical import (
-    CanonicalWriter,
-    canonical_ttl,
-    ordered_by,
-    ordering,
-    text_of,
-)
+from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
+from tidegate.physical.expressions import ordered_by, ordering, text_of
 from tidegate.physical.join import closing_sql
-from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
-from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
+from tidegate.physical.operator_kind import BuildContext, BuiltOperator, OperatorKind, Rejection
+from tidegate.physical.stage_sql import PortColumns, SqlWriter, carries_op, column_sql
 from tidegate.physical.typed import Operands
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
@@ -30,7 +25,7 @@ if TYPE_CHECKING:
     from tidegate.operators.operator import Limits, Operator
     from tidegate.operators.top_n.window import Ranking
 
-# A window that is only sorted emits all its rows.
+# The limit of ORDER BY in a window without LIMIT.
 ALL_ROWS = 2**62
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 
@@ -103,7 +98,7 @@ def rejections(node: n.TopN) -> Iterator[Rejection]:
         )
 
 
-def waits_for_end(node: n.TopN, has_watermark: bool) -> bool:
+def emits_only_at_end(node: n.TopN, has_watermark: bool) -> bool:
     if node.deduplicates:
         return node.at_close and not has_watermark
     return not has_watermark if closes_by_window(node) else not carries_op(node)
@@ -129,9 +124,9 @@ def describe(node: n.TopN) -> str:
     return text
 
 
-def canonical_form(node: n.TopN, to: CanonicalWriter) -> list[str]:
-    words = [node.function.lower(), f"by={to.texts(node.partition)}"]
-    words += [f"order={to.texts(node.order)}", f"limit={to.text(node.limit)}"]
+def canonical_form(node: n.TopN, writer: CanonicalWriter) -> list[str]:
+    words = [node.function.lower(), f"by={writer.texts(node.partition)}"]
+    words += [f"order={writer.texts(node.order)}", f"limit={writer.text(node.limit)}"]
     words += ["latest"] if node.latest else []
     words += ["ranked"] if node.rank_id is not None else []
     if node.deduplicates:
@@ -139,25 +134,25 @@ def canonical_form(node: n.TopN, to: CanonicalWriter) -> list[str]:
     return [*words, *(["windowed"] if node.windowed else []), *canonical_ttl(node)]
 
 
-def sql(node: n.TopN, to: SqlWriter) -> str:
+def sql(node: n.TopN, writer: SqlWriter) -> str:
     columns = [quote_identifier(item.id) for item in node.input.fields]
     op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
     if node.rank_id is None:
-        return f"SELECT {', '.join([*columns, *op])} FROM {to.child(node.input)}"
+        return f"SELECT {', '.join([*columns, *op])} FROM {writer.child(node.input)}"
     partition = ", ".join(to_sql(part) for part in node.partition)
     ordering_sql = ", ".join(to_sql(part) for part in node.order)
     over = f"PARTITION BY {partition} " if partition else ""
     over += f"ORDER BY {ordering_sql or 1}"
     rank = f"{node.function.lower()}() OVER ({over}) AS {quote_identifier(node.rank_id)}"
-    return f"SELECT {', '.join([*columns, rank, *op])} FROM {to.child(node.input)}"
+    return f"SELECT {', '.join([*columns, rank, *op])} FROM {writer.child(node.input)}"
 
 
-def build(node: n.TopN, request: Request) -> Built:
+def build(node: n.TopN, context: BuildContext) -> BuiltOperator:
     from tidegate.columns import PANE
     from tidegate.operators.top_n.window import Ranking
 
-    types = request.types
-    columns = Columns()
+    types = context.types
+    columns = PortColumns()
     pane = _pane(node)
     if pane is not None:
         columns.add(PANE, pane)
@@ -172,11 +167,11 @@ def build(node: n.TopN, request: Request) -> Built:
     kinds = types.all(keys)
     orders = [ordering(part, types) for part in node.order]
     limit = limit_of(node)
-    assert limit is not None, "it was rejected otherwise"
+    assert limit is not None, "limits that are not constant were rejected before"
     rows = types.columns(node)
     count = len(node.input.fields)
     late = None
-    if request.keeps_late:
+    if context.keeps_late:
         late = _late(columns, node, kinds, [item.type for item in orders], rows[:count])
     rank = rows[count] if node.rank_id is not None else None
     ranking = Ranking(
@@ -189,9 +184,9 @@ def build(node: n.TopN, request: Request) -> Built:
         limit_column=size_of(node),
         latest=node.latest,
     )
-    operator = _operator(node, ranking, late, request.limits)
-    port = columns.port(node.input, hashed=columns.keys, arrival=True)
-    return Built(operator, (port,))
+    operator = _operator(node, ranking, late, context.limits)
+    port = columns.port(node.input, hash_columns=columns.keys, arrival=True)
+    return BuiltOperator(operator, (port,))
 
 
 def _pane(node: n.TopN) -> str | None:
@@ -232,7 +227,7 @@ def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Lim
 
 
 def _late(
-    columns: Columns,
+    columns: PortColumns,
     node: n.TopN,
     keys: list[pa.DataType],
     orders: list[pa.DataType],
@@ -272,5 +267,5 @@ KIND = OperatorKind(
     operands=operands,
     rejections=rejections,
     output_watermark_delay_us=output_watermark_delay_us,
-    waits_for_end=waits_for_end,
+    emits_only_at_end=emits_only_at_end,
 )

@@ -36,7 +36,7 @@ from tidegate.operators.vectorized import (
     VectorConstant,
     VectorStage,
 )
-from tidegate.physical.stage_sql import PortPlan, carries_op, filters_changes, gives_upserts
+from tidegate.physical.stage_sql import PortSchema, carries_op, emits_upserts, may_split_updates
 from tidegate.physical.stages import ScanNode
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
@@ -47,7 +47,7 @@ from tidegate.sql.statements import EmitMode
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _PLAIN = (*_INTEGERS, "STRING", "BOOLEAN", "DATE", "TIMESTAMP")
-_COMPARED: dict[type[exp.Expr], str] = {
+_COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
     exp.LT: "<",
@@ -55,7 +55,7 @@ _COMPARED: dict[type[exp.Expr], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_COUNTED: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 # The digits of a whole number that is combined with a decimal.
 _PRECISION = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
@@ -118,21 +118,23 @@ def _constant(value: object, kind: str) -> TypedVector:
     return TypedVector(VectorConstant(value, arrow_type(kind)), kind)
 
 
-def _compared(tree: exp.Expr, columns: Columns) -> TypedVector:
-    one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
-    return TypedVector(VectorCall(_COMPARED[type(tree)], (one.vector, other.vector)), "BOOLEAN")
+def _compare(tree: exp.Expr, columns: Columns) -> TypedVector:
+    one, other = _to_common_type(
+        translated(tree.this, columns), translated(tree.expression, columns)
+    )
+    return TypedVector(VectorCall(_COMPARISONS[type(tree)], (one.vector, other.vector)), "BOOLEAN")
 
 
 def _between(tree: exp.Expr, columns: Columns) -> TypedVector:
     value = translated(tree.this, columns)
     bounds = []
     for word, kernel in (("low", ">="), ("high", "<=")):
-        one, other = _alike(value, translated(tree.args[word], columns))
+        one, other = _to_common_type(value, translated(tree.args[word], columns))
         bounds.append(VectorCall(kernel, (one.vector, other.vector)))
     return TypedVector(VectorCall("and", tuple(bounds)), "BOOLEAN")
 
 
-def _alike(one: TypedVector, other: TypedVector) -> tuple[TypedVector, TypedVector]:
+def _to_common_type(one: TypedVector, other: TypedVector) -> tuple[TypedVector, TypedVector]:
     """Return two values in one type; whole numbers in the wider of both."""
     if one.kind == other.kind and one.kind in _PLAIN:
         return one, other
@@ -150,20 +152,20 @@ def _as(value: TypedVector, kind: str) -> TypedVector:
     return TypedVector(Cast(value.vector, arrow_type(kind)), kind)
 
 
-def _counted(tree: exp.Expr, columns: Columns) -> TypedVector:
+def _arithmetic(tree: exp.Expr, columns: Columns) -> TypedVector:
     shift = ex.interval_micros(tree.expression) if isinstance(tree, exp.Add | exp.Sub) else None
     left = translated(tree.this, columns)
     if shift is not None and left.kind == "TIMESTAMP":
         micros = Cast(left.vector, arrow_type("BIGINT"))
-        shifted = VectorCall(_COUNTED[type(tree)], (micros, _constant(shift, "BIGINT").vector))
+        shifted = VectorCall(_ARITHMETIC[type(tree)], (micros, _constant(shift, "BIGINT").vector))
         return TypedVector(Cast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
     right = translated(tree.expression, columns)
     if isinstance(tree, exp.Mul) and (_is_decimal(left) or _is_decimal(right)):
         return _product(left, right)
-    one, other = _alike(left, right)
+    one, other = _to_common_type(left, right)
     if one.kind not in _INTEGERS:
         raise Untranslatable(f"{one.kind} is not an integer")
-    return TypedVector(VectorCall(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
+    return TypedVector(VectorCall(_ARITHMETIC[type(tree)], (one.vector, other.vector)), one.kind)
 
 
 def _is_decimal(value: TypedVector) -> bool:
@@ -198,7 +200,9 @@ def _decimal(value: TypedVector) -> TypedVector:
 
 
 def _remainder(tree: exp.Expr, columns: Columns) -> TypedVector:
-    one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
+    one, other = _to_common_type(
+        translated(tree.this, columns), translated(tree.expression, columns)
+    )
     by = other.vector
     # Division by zero is an error, and the minimum divided by -1 overflows.
     safe = isinstance(by, VectorConstant) and by.value not in (0, -1, None)
@@ -218,7 +222,7 @@ def _negated(tree: exp.Expr, columns: Columns) -> TypedVector:
     return TypedVector(VectorCall("negate", (value.vector,)), value.kind)
 
 
-def _joined(kernel: str) -> Callable[[exp.Expr, Columns], TypedVector]:
+def _logical(kernel: str) -> Callable[[exp.Expr, Columns], TypedVector]:
     def translate(tree: exp.Expr, columns: Columns) -> TypedVector:
         parts = tuple(_condition(part, columns) for part in (tree.this, tree.expression))
         return TypedVector(VectorCall(kernel, parts), "BOOLEAN")
@@ -243,13 +247,13 @@ def _is_null(tree: exp.Expr, columns: Columns) -> TypedVector:
     return TypedVector(VectorCall("is null", (translated(tree.this, columns).vector,)), "BOOLEAN")
 
 
-def _one_of(tree: exp.Expr, columns: Columns) -> TypedVector:
+def _in_list(tree: exp.Expr, columns: Columns) -> TypedVector:
     if tree.args.get("query") or tree.args.get("unnest") or not tree.expressions:
         raise Untranslatable("IN")
     operand = translated(tree.this, columns)
     values = [translated(part, columns) for part in tree.expressions]
     for value in values:
-        operand, _ = _alike(operand, value)
+        operand, _ = _to_common_type(operand, value)
     constants = [_as(value, operand.kind).vector for value in values]
     if not all(isinstance(item, VectorConstant) and item.value is not None for item in constants):
         raise Untranslatable("IN")
@@ -304,16 +308,16 @@ _TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], TypedVector]] = 
     exp.Column: _column,
     exp.Literal: _literal,
     exp.Boolean: lambda tree, columns: _constant(bool(tree.this), "BOOLEAN"),
-    **dict.fromkeys(_COMPARED, _compared),
-    **dict.fromkeys(_COUNTED, _counted),
+    **dict.fromkeys(_COMPARISONS, _compare),
+    **dict.fromkeys(_ARITHMETIC, _arithmetic),
     exp.Mod: _remainder,
     exp.Neg: _negated,
     exp.Between: _between,
-    exp.And: _joined("and"),
-    exp.Or: _joined("or"),
+    exp.And: _logical("and"),
+    exp.Or: _logical("or"),
     exp.Not: _not,
     exp.Is: _is_null,
-    exp.In: _one_of,
+    exp.In: _in_list,
     exp.Cast: _cast,
     exp.Case: _case,
     exp.Anonymous: _call,
@@ -342,7 +346,7 @@ class _Rows:
     conditions: tuple[Vector, ...] = ()
 
 
-def port_stage(port: PortPlan, leaf: n.Node, types: Types) -> VectorStage | None:
+def port_stage(port: PortSchema, leaf: n.Node, types: Types) -> VectorStage | None:
     """Return the stage of a port over its only leaf; None if it needs SQL."""
     try:
         rows = _rows(port.node, leaf, types)
@@ -357,7 +361,7 @@ def port_stage(port: PortPlan, leaf: n.Node, types: Types) -> VectorStage | None
 
 def last_stage(root: n.Emit, leaf: n.Node, types: Types) -> VectorStage | None:
     """Return the last stage of a stream over its only leaf; None if it needs SQL."""
-    if gives_upserts(root) and carries_op(root) and filters_changes(root):
+    if emits_upserts(root) and carries_op(root) and may_split_updates(root):
         # A filter may separate an old row from its new one; Spark compares the rows of each key.
         return None
     try:
@@ -402,34 +406,34 @@ def _rows(node: n.Node, leaf: n.Node, types: Types) -> _Rows:
     return step(node, _rows(node.inputs[0], leaf, types))
 
 
-def _inlined(node: n.Node, below: _Rows) -> _Rows:
-    return below
+def _stream_reference(node: n.Node, input_rows: _Rows) -> _Rows:
+    return input_rows
 
 
-def _filter(node: n.Node, below: _Rows) -> _Rows:
-    assert isinstance(node, n.Filter), "it is a filter"
+def _filter(node: n.Node, input_rows: _Rows) -> _Rows:
+    assert isinstance(node, n.Filter), "the node is a Filter"
     if node.subqueries:
         raise Untranslatable("a subquery")
-    condition = translated(node.condition, below.columns)
-    return _Rows(below.columns, (*below.conditions, condition.vector))
+    condition = translated(node.condition, input_rows.columns)
+    return _Rows(input_rows.columns, (*input_rows.conditions, condition.vector))
 
 
-def _project(node: n.Node, below: _Rows) -> _Rows:
-    assert isinstance(node, n.Project), "it is a projection"
+def _project(node: n.Node, input_rows: _Rows) -> _Rows:
+    assert isinstance(node, n.Project), "the node is a Project"
     if node.subqueries:
         raise Untranslatable("a subquery")
     projected = {
-        item.id: translated(expression, below.columns)
+        item.id: translated(expression, input_rows.columns)
         for item, expression in zip(node.fields, node.expressions, strict=True)
     }
-    return _Rows({**_carried(below), **projected}, below.conditions)
+    return _Rows({**_carried(input_rows), **projected}, input_rows.conditions)
 
 
-def _window(node: n.Node, below: _Rows) -> _Rows:
+def _window(node: n.Node, input_rows: _Rows) -> _Rows:
     """Add window columns; a row without an event time has no window."""
-    assert isinstance(node, n.Window), "it is a window"
+    assert isinstance(node, n.Window), "the node is a Window"
     spec = node.spec
-    time = translated(node.time, below.columns)
+    time = translated(node.time, input_rows.columns)
     if spec.kind is not n.WindowKind.TUMBLE or spec.processing_time or time.kind != "TIMESTAMP":
         raise Untranslatable(node.label())
     us = Cast(time.vector, arrow_type("BIGINT"))
@@ -441,24 +445,24 @@ def _window(node: n.Node, below: _Rows) -> _Rows:
         for item, bound in zip(node.fields[-3:], (start, end, last), strict=True)
     }
     timed = VectorCall("not", (VectorCall("is null", (us,)),))
-    return _Rows({**below.columns, **window_columns}, (*below.conditions, timed))
+    return _Rows({**input_rows.columns, **window_columns}, (*input_rows.conditions, timed))
 
 
 def _micros(value: int) -> Vector:
     return VectorConstant(value, arrow_type("BIGINT"))
 
 
-def _emit(node: n.Node, below: _Rows) -> _Rows:
+def _emit(node: n.Node, input_rows: _Rows) -> _Rows:
     """Mark appended rows under EMIT CHANGES; drop the old rows of upserts."""
-    assert isinstance(node, n.Emit), "it is the root"
+    assert isinstance(node, n.Emit), "the node is an Emit node"
     inner = node.input
     changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
-    if carries_op(inner) and gives_upserts(node) and not filters_changes(node):
+    if carries_op(inner) and emits_upserts(node) and not may_split_updates(node):
         new_rows = VectorCall("<>", (VectorColumn(OP), _text(BEFORE).vector))
-        return _Rows(below.columns, (*below.conditions, new_rows))
+        return _Rows(input_rows.columns, (*input_rows.conditions, new_rows))
     if changes and not carries_op(inner):
-        return _Rows({**below.columns, OP: _text(INSERT)}, below.conditions)
-    return below
+        return _Rows({**input_rows.columns, OP: _text(INSERT)}, input_rows.conditions)
+    return input_rows
 
 
 def _text(value: str) -> TypedVector:
@@ -470,7 +474,7 @@ def _carried(rows: _Rows) -> dict[str, TypedVector]:
 
 
 _STEPS: dict[type[n.Node], Callable[[n.Node, _Rows], _Rows]] = {
-    n.Inlined: _inlined,
+    n.StreamReference: _stream_reference,
     n.Filter: _filter,
     n.Project: _project,
     n.Window: _window,

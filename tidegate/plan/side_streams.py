@@ -74,7 +74,7 @@ def late_row_streams(stream: Stream) -> list[SideStream]:
             emit.late_to,
             Options({}, {}, set()),
             stream.statement,
-            stream.origin,
+            stream.script,
             (*columns, *LATE_COLUMNS),
             stream.name,
             SideKind.LATE_ROWS,
@@ -89,19 +89,19 @@ def late_inputs(plan: n.Node) -> dict[str, str]:
     return {s.side.name.lower(): s.side.parent.lower() for s in scans if s.side.is_late}
 
 
-def _collect(node: n.Node, above: LateInput | None, inputs: list[LateInput]) -> None:
+def _collect(node: n.Node, consumer: LateInput | None, inputs: list[LateInput]) -> None:
     """Descend to the scans and add the operator input that their rows reach first.
 
-    Rows that one operator accepts are not late for the operators above it. Streams that a query
-    reads drop their own late rows.
+    `consumer` is the nearest operator input that the rows of `node` reach. Rows that one operator
+    accepts are not late for the next ones. Streams that a query reads drop their own late rows.
     """
-    children = () if isinstance(node, n.Inlined) else node.inputs
+    children = () if isinstance(node, n.StreamReference) else node.inputs
     for port, child in enumerate(children):
-        nearest = LateInput(node, port, node.late_rows(port)) if node.drops_late_rows else above
+        nearest = LateInput(node, port, node.late_rows(port)) if node.drops_late_rows else consumer
         _collect(child, nearest, inputs)
     is_source = not children and not isinstance(node, n.LookupScan | n.NoRows)
-    if is_source and above is not None and above not in inputs:
-        inputs.append(above)
+    if is_source and consumer is not None and consumer not in inputs:
+        inputs.append(consumer)
 
 
 def side_streams(stream: Stream) -> list[SideStream]:
@@ -119,7 +119,7 @@ def _dead_letter_streams(stream: Stream) -> list[SideStream]:
             name,
             Options({}, {}, set()),
             stream.statement,
-            stream.origin,
+            stream.script,
             FAILED_COLUMNS,
             stream.name,
             SideKind.FAILED_ROWS,

@@ -1,6 +1,6 @@
 """Deletes files that no manifest needs, and streams that are not declared any more.
 
-While a pipeline runs, `StateSweeper` deletes the files of expired manifests and of failed tasks.
+While a pipeline runs, `FileSweeper` deletes the files of expired manifests and of failed tasks.
 `tidegate prune` removes streams and files from a data directory that is not in use.
 """
 
@@ -27,7 +27,7 @@ OFFSETS_FOLDER = "offsets"
 _EPOCHS_BETWEEN_SWEEPS = 64
 
 
-class StateSweeper:
+class FileSweeper:
     """Deletes state and offset files that no stored manifest needs any more."""
 
     def __init__(self, store: Store, manifests: Manifests) -> None:

@@ -81,8 +81,8 @@ class Lease:
     """A lock in an object store: a numbered object that its holder rewrites as a heartbeat.
 
     A process that finds an expired lease creates the object with the next number. If several
-    processes try, one succeeds. A holder that was only slow finds out before it commits or
-    publishes an epoch, because it then checks for a newer lease.
+    processes try, one succeeds. A holder that was only slow checks for a newer lease before it
+    publishes an epoch. Its commits need no check: only one process can create a manifest.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ def _in_use_error(directory: str, holder: str) -> DataDirectoryError:
 FORMAT = 4
 _FORMAT_FILE = "_format"
 _PIPELINES, _SOURCES, _EPOCH_SPECS = "_pipelines", "_sources", "_epoch_specs"
-_NOT_DATA = (LOCK, SPARK_LOG, f"{LEASES}/")
+_CONTROL_FILES = (LOCK, SPARK_LOG, f"{LEASES}/")
 _MAX_SUGGESTIONS = 3
 
 
@@ -251,11 +251,11 @@ class DataDirectory:
         """Its path on this machine, for local directories only."""
         return self.store.local_path()
 
-    def open(self, any_format: bool = False) -> None:
-        """Create it if needed and acquire the lock; `any_format`: do not check the format."""
+    def open(self, skip_format_check: bool = False) -> None:
+        """Create it if needed and acquire the lock; `skip_format_check`: accept any format."""
         lock = self._acquire_lock()
         try:
-            if not any_format:
+            if not skip_format_check:
                 self._require_format()
             # Epoch specs of an earlier driver are obsolete.
             self.store.delete_all(_EPOCH_SPECS)
@@ -283,7 +283,7 @@ class DataDirectory:
     def is_open(self) -> bool:
         return self._lock is not None
 
-    def require_held(self) -> None:
+    def require_lock(self) -> None:
         """Raise if another process has taken over the lock."""
         if self._lock is not None:
             self._lock.require_held()
@@ -305,10 +305,11 @@ class DataDirectory:
         raise DataDirectoryError(
             "TG-601",
             f"{self} is not empty and not a data directory of Tidegate",
-            hint=self.suggestion() or "choose a directory that is empty or does not exist yet.",
+            hint=self.nearby_directories_hint()
+            or "choose a directory that is empty or does not exist yet.",
         )
 
-    def suggestion(self) -> str | None:
+    def nearby_directories_hint(self) -> str | None:
         """Return a hint that names data directories inside this folder, if there are any."""
         if not self.store.local or not self.path.is_dir():
             return None
@@ -319,7 +320,7 @@ class DataDirectory:
     def has_files(self) -> bool:
         if self.store.local:
             return any(self.path.iterdir())
-        return any(not file.name.startswith(_NOT_DATA) for file in self.store.list())
+        return any(not file.name.startswith(_CONTROL_FILES) for file in self.store.list())
 
     def clear(self) -> None:
         """Delete everything except the lease of this process."""
@@ -331,14 +332,15 @@ class DataDirectory:
         try:
             version = self.store.get(_FORMAT_FILE).decode().strip()
         except NotFound:
-            version = "of an earlier version" if self._has_data() else str(FORMAT)
+            version = "" if self._has_data() else str(FORMAT)
             if not self.store.local and version == str(FORMAT):
                 require_conditional_writes(self.store)
         if version != str(FORMAT):
+            stored_format = f"the format {version}" if version else "an earlier format"
             raise DataDirectoryError(
                 "TG-601",
-                f"the format of the data directory {self} is {version}, and this version of "
-                f"Tidegate reads {FORMAT}",
+                f"the data directory {self} has {stored_format}, and this version of Tidegate "
+                f"reads {FORMAT}",
                 hint="choose another directory with --data DIR. All streams then start from the "
                 "beginning.",
             )
@@ -380,14 +382,14 @@ class DataDirectory:
         self.store.child(_SOURCES).delete_all(_folder(name))
 
     def stream(self, name: str) -> Store:
-        """Return the folder with rows of a stream, for subscribers."""
+        """Return the folder with stored rows of a stream, for subscribers and views."""
         return self.store.child(_folder(name))
 
     def remove_stream(self, name: str) -> None:
         self.store.delete_all(_folder(name))
 
     def stream_sizes(self) -> dict[str, int]:
-        """Return the streams with stored rows for subscribers, and the sizes of these rows."""
+        """Return the streams with stored rows, and the sizes of these rows."""
         sizes: dict[str, int] = {}
         for file in self.store.list():
             folder, slash, _ = file.name.partition("/")

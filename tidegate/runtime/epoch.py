@@ -10,13 +10,12 @@ from typing import Any
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SinkState, StreamState
 from tidegate.connectors.base import InputRange, SourceConnector, Split
-from tidegate.runtime.reconciliation import PipelineStream, emitted_rows, late_offsets
-from tidegate.spark.tasks.protocol import EpochSpec
+from tidegate.runtime.planning import PipelineStream
+from tidegate.runtime.reconciliation import emitted_rows, late_offsets
+from tidegate.spark.tasks.protocol import EpochSpec, InputKey
 
 # ---- Planning
 
-# A stream and a source, in lower case.
-InputKey = tuple[str, str]
 # A smaller epoch runs in one task if its operators have little state.
 _SMALL_BYTES = 512 << 10
 _SMALL_ROWS = 20_000
@@ -27,12 +26,11 @@ _LARGE_ROWS = 500_000
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochPlan:
     """The plan of an epoch: input ranges by stream and source. Sources without data are omitted."""
 
     ranges: Mapping[InputKey, InputRange]
-    # The epoch reaches the end of the input.
-    ends: bool
+    reaches_end: bool
     # There is more input than the epoch reads.
     has_more: bool
     # The number of tasks that the ranges are split for. Executors may join or leave meanwhile.
@@ -41,16 +39,16 @@ class Epoch:
     shared_inputs: tuple[tuple[InputKey, ...], ...] = ()
 
     @property
-    def large(self) -> bool:
-        """Whether pre-aggregation by Spark is worth an additional shuffle."""
+    def is_large(self) -> bool:
+        """True if pre-aggregation by Spark is worth an additional shuffle."""
         return any(
             input_range.size > _LARGE_BYTES or (input_range.rows or 0) > _LARGE_ROWS
             for input_range in self.ranges.values()
         )
 
     @property
-    def small(self) -> bool:
-        """Whether one task is enough, because further tasks cost more than they save."""
+    def is_small(self) -> bool:
+        """True if one task is enough, because further tasks cost more than they save."""
         return all(
             input_range.size <= _SMALL_BYTES and (input_range.rows or 0) <= _SMALL_ROWS
             for input_range in self.ranges.values()
@@ -74,7 +72,7 @@ class Epoch:
         }
 
     @property
-    def native(self) -> dict[InputKey, InputRange]:
+    def read_by_spark(self) -> dict[InputKey, InputRange]:
         """The input ranges that Spark's own readers read."""
         return {
             key: input_range
@@ -89,7 +87,7 @@ def plan_epoch(
     sources: Mapping[str, SourceConnector],
     tasks: int,
     until_end: bool,
-) -> Epoch:
+) -> EpochPlan:
     """Plan the next input range of every stream and source. Equal offsets share one range."""
     shared_inputs = _group_by_offset(streams, manifest)
     ranges: dict[InputKey, InputRange] = {}
@@ -100,7 +98,7 @@ def plan_epoch(
         if input_range is not None:
             ranges |= dict.fromkeys(group, input_range)
     has_more = any(input_range.more for input_range in ranges.values())
-    return Epoch(ranges, until_end and not has_more, has_more, tasks, shared_inputs)
+    return EpochPlan(ranges, until_end and not has_more, has_more, tasks, shared_inputs)
 
 
 def _group_by_offset(
@@ -129,12 +127,12 @@ def has_unfinished_streams(streams: Iterable[PipelineStream], manifest: Manifest
 def next_timer_us(streams: Mapping[str, PipelineStream], manifest: Manifest) -> int | None:
     """Return the earliest processing-time timer of the operators of these streams."""
     operators = (o for o in manifest.operators.values() if o.stream in streams)
-    timers = [operator.report.get("wake_us") for operator in operators]
+    timers = [operator.report.get("timer_us") for operator in operators]
     return min((us for us in timers if us is not None), default=None)
 
 
 def build_epoch_spec(
-    manifest: Manifest, epoch: Epoch, number: int, now_us: int, tasks: int
+    manifest: Manifest, epoch: EpochPlan, number: int, now_us: int, tasks: int
 ) -> EpochSpec:
     """Build the epoch spec for a job of `tasks` tasks; a single task reads all splits."""
 
@@ -145,7 +143,7 @@ def build_epoch_spec(
         manifest.generation,
         number,
         now_us,
-        epoch.ends,
+        epoch.reaches_end,
         {
             f"{stream}/{source}": splits_of(input_range.splits)
             for (stream, source), input_range in epoch.ranges.items()
@@ -157,7 +155,8 @@ def build_epoch_spec(
 
 # ---- Task reports
 
-# Counters of key groups that are added up; of all others the maximum is taken.
+# Counters of key groups that are added up. Of watermarks and timers the minimum counts, of all
+# others the maximum.
 _SUMMED = ("late_rows", "groups", "rows", "bytes", "unknown")
 
 
@@ -265,7 +264,7 @@ def _combine_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
     for name in sorted(names):
         values = [int(report.get(name) or 0) for report in reports]
         combined[name] = sum(values) if name in _SUMMED else max(values)
-    for name in ("watermark_us", "wake_us"):
+    for name in ("watermark_us", "timer_us"):
         times = [report[name] for report in reports if report.get(name) is not None]
         combined[name] = min(times) if times else None
     return combined
@@ -278,7 +277,7 @@ def build_manifest(
     previous: Manifest,
     streams: Iterable[PipelineStream],
     sinks: Mapping[str, tuple[PipelineStream, Sink]],
-    epoch: Epoch,
+    epoch: EpochPlan,
     epoch_spec: EpochSpec,
     report: EpochReport,
 ) -> Manifest:
@@ -287,7 +286,7 @@ def build_manifest(
     operators = {k: report.operator(k, o) for k, o in previous.operators.items()}
     for stream in streams:
         ranges = epoch.ranges_of(stream.key)
-        state = _stream_state(stream_states[stream.key], stream, ranges, epoch.ends, report)
+        state = _stream_state(stream_states[stream.key], stream, ranges, epoch.reaches_end, report)
         late = late_offsets(stream, operators.values())
         stream_states[stream.key] = replace(state, offsets={**state.offsets, **late})
     manifest = replace(
@@ -304,7 +303,7 @@ def _stream_state(
     state: StreamState,
     stream: PipelineStream,
     ranges: Mapping[str, InputRange],
-    ends: bool,
+    reaches_end: bool,
     epoch_report: EpochReport,
 ) -> StreamState:
     report = epoch_report.stream(stream.name)
@@ -316,7 +315,7 @@ def _stream_state(
         state,
         offsets={**state.offsets, **offsets},
         event_times_us=event_times_us,
-        ended=state.ended or (ends and bool(stream.plan.operators)),
+        ended=state.ended or (reaches_end and bool(stream.plan.operators)),
         rows_in=state.rows_in + report.rows_in,
         rows_out=state.rows_out + report.rows_out,
         dead_letters=state.dead_letters + report.malformed + report.failed,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.base import LookupConnector, Read, SinkConnector, SourceConnector
-from tidegate.physical.operator_kind import calls_user_functions, reads_user_functions
-from tidegate.physical.planner import FedPort, LeafPlan, OperatorPlan, ScanPlan
+from tidegate.physical.operator_kind import node_calls_udf, stage_calls_udf
+from tidegate.physical.planner import InputPlan, LeafPlan, OperatorPlan, ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.epoch import Epoch, EpochReport
-from tidegate.runtime.reconciliation import PipelineStream
+from tidegate.runtime.epoch import EpochPlan, EpochReport
+from tidegate.runtime.planning import PipelineStream
 from tidegate.spark.diagnostics import FailingRow, failing_row
 from tidegate.spark.errors import JobFailed
 from tidegate.spark.frame import (
@@ -25,8 +25,7 @@ from tidegate.spark.frame import (
     stored_columns,
 )
 from tidegate.spark.sharing import FIRST_SHARED, SharedOperator, SharedOperators
-from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
-from tidegate.spark.tasks.read import RangeKey
+from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore, InputKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,24 +38,24 @@ if TYPE_CHECKING:
 
 
 def is_shareable(plan: OperatorPlan) -> bool:
-    """Return whether the output and the control messages of an operator fit other streams, too.
+    """Return whether several streams can share an operator.
 
     Late rows belong to one stream. Lookups may return other results for each call, and functions of
     the user may differ although they have the same name.
     """
-    if plan.operator.late is not None or reads_user_functions(plan.node):
+    if plan.operator.late is not None or node_calls_udf(plan.node):
         return False
-    return all(_is_plain(fed) for fed in plan.ports)
+    return all(_is_plain(input_plan) for input_plan in plan.ports)
 
 
-def _is_plain(fed: FedPort) -> bool:
-    if calls_user_functions(fed.port.node, {leaf.node for leaf in fed.leaves}):
+def _is_plain(input_plan: InputPlan) -> bool:
+    if stage_calls_udf(input_plan.port.node, {leaf.node for leaf in input_plan.leaves}):
         return False
     return all(
         is_shareable(leaf)
         if isinstance(leaf, OperatorPlan)
         else isinstance(leaf, ScanPlan) and isinstance(leaf.node, n.Scan)
-        for leaf in fed.leaves
+        for leaf in input_plan.leaves
     )
 
 
@@ -73,12 +72,12 @@ def _settings(plan: OperatorPlan) -> tuple[object, ...]:
         plan.by_processing_time,
         plan.output_watermark_delay_us,
         plan.arrival,
-        plan.clocked,
+        plan.has_processing_time,
         len(plan.ports),
     )
 
 
-def _ports_alike(one: FedPort, other: FedPort) -> bool:
+def _ports_alike(one: InputPlan, other: InputPlan) -> bool:
     times = [(o.idle_timeout_us, d) for o, (_, d) in zip(one.origins, one.delays, strict=True)]
     others = [(o.idle_timeout_us, d) for o, (_, d) in zip(other.origins, other.delays, strict=True)]
     if times != others or len(one.leaves) != len(other.leaves):
@@ -93,16 +92,16 @@ def _leaves_alike(one: LeafPlan, other: LeafPlan) -> bool:
         return False
     if not (isinstance(one.node, n.Scan) and isinstance(other.node, n.Scan)):
         return False
-    same = (one.arrival, one.clocked) == (other.arrival, other.clocked)
+    same = (one.arrival, one.has_processing_time) == (other.arrival, other.has_processing_time)
     return same and one.node.source == other.node.source
 
 
-def below(plan: OperatorPlan) -> Iterator[LeafPlan]:
-    """Yield a shareable operator and everything below it, in a fixed order."""
+def walk_plans(plan: OperatorPlan) -> Iterator[LeafPlan]:
+    """Yield a shareable operator and all plans that it reads, in a fixed order."""
     yield plan
-    for fed in plan.ports:
-        for leaf in fed.leaves:
-            yield from below(leaf) if isinstance(leaf, OperatorPlan) else [leaf]
+    for input_plan in plan.ports:
+        for leaf in input_plan.leaves:
+            yield from walk_plans(leaf) if isinstance(leaf, OperatorPlan) else [leaf]
 
 
 # ---- Operators that step once for several streams
@@ -112,19 +111,19 @@ def below(plan: OperatorPlan) -> Iterator[LeafPlan]:
 # once: all streams get the same new state handles, so they share the next epoch, too.
 
 # Equivalent operators, by stream and number.
-Group = tuple[tuple[str, int], ...]
+SharedGroup = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An operator with the keys of itself and all operators below it, and the sources below."""
+    """An operator with the keys of itself and all operators that it reads, and their sources."""
 
     stream: str
     plan: OperatorPlan
     keys: tuple[str, ...]
     sources: tuple[str, ...]
 
-    def is_compatible(self, other: _Candidate, epoch: Epoch, manifest: Manifest) -> bool:
+    def is_compatible(self, other: _Candidate, epoch: EpochPlan, manifest: Manifest) -> bool:
         """Return whether both read the same input ranges in this epoch and have the same state."""
         ranges = (
             epoch.ranges.get((self.stream, name)) is epoch.ranges.get((other.stream, name))
@@ -137,7 +136,7 @@ class _Candidate:
         )
 
 
-class Sharing:
+class OperatorSharing:
     """Groups of equivalent operators of some streams, determined once."""
 
     def __init__(self, streams: Iterable[PipelineStream]) -> None:
@@ -153,7 +152,7 @@ class Sharing:
                 return
         self._equivalent.append([candidate])
 
-    def groups(self, epoch: Epoch, manifest: Manifest) -> tuple[Group, ...]:
+    def groups(self, epoch: EpochPlan, manifest: Manifest) -> tuple[SharedGroup, ...]:
         """Return the groups of operators that step together in an epoch."""
         groups: list[list[_Candidate]] = []
         for candidates in self._equivalent:
@@ -178,16 +177,16 @@ def _candidates(stream: PipelineStream) -> list[_Candidate]:
 
 
 def _keys(plan: OperatorPlan, keys: Mapping[int, str]) -> tuple[str, ...]:
-    return tuple(keys[leaf.number] for leaf in below(plan) if isinstance(leaf, OperatorPlan))
+    return tuple(keys[leaf.number] for leaf in walk_plans(plan) if isinstance(leaf, OperatorPlan))
 
 
 def _sources(plan: OperatorPlan) -> tuple[str, ...]:
-    scans = (leaf.node for leaf in below(plan) if isinstance(leaf, ScanPlan))
+    scans = (leaf.node for leaf in walk_plans(plan) if isinstance(leaf, ScanPlan))
     return tuple(node.source.name.lower() for node in scans if isinstance(node, n.Scan))
 
 
 def _group_compatible(
-    candidates: Sequence[_Candidate], epoch: Epoch, manifest: Manifest
+    candidates: Sequence[_Candidate], epoch: EpochPlan, manifest: Manifest
 ) -> list[list[_Candidate]]:
     groups: list[list[_Candidate]] = []
     for candidate in candidates if len(candidates) > 1 else ():
@@ -203,64 +202,68 @@ def _group_compatible(
 # What frames depend on: whether the epoch is large; its number of tasks; the inputs that Spark's
 # own readers can read, and whether tasks can read them, too; inputs with equal offsets; operators
 # that step once for several streams.
-_Kind = tuple[
-    bool, int, frozenset[tuple[RangeKey, bool]], tuple[tuple[RangeKey, ...], ...], tuple[Group, ...]
+_FrameKey = tuple[
+    bool,
+    int,
+    frozenset[tuple[InputKey, bool]],
+    tuple[tuple[InputKey, ...], ...],
+    tuple[SharedGroup, ...],
 ]
 # Spark's pre-aggregation pays off if it reduces the rows at least by this factor.
 _MIN_REDUCTION = 4
 
 
 @dataclass
-class Frames:
+class FrameCache:
     """Builds and caches frames; small and large epochs have separate ones."""
 
     spark: SparkSession
     source_of: Callable[[ScanPlan], Source]
     epoch_spec_store: EpochSpecStore
-    state: str
-    built: dict[_Kind, PipelineFrame] = field(default_factory=dict)
+    state_uri: str
+    frames: dict[_FrameKey, PipelineFrame] = field(default_factory=dict)
     # Operators with almost as many groups as rows.
-    spread: set[str] = field(default_factory=set)
+    not_reducing: set[str] = field(default_factory=set)
     # Whether tasks evaluate vectorized expressions, and decode records.
     vectors: bool = True
     decoding: bool = True
-    _sharing: Sharing | None = None
+    _sharing: OperatorSharing | None = None
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop all frames, because the streams changed."""
-        self.built.clear()
+        self.frames.clear()
         self._sharing = None
 
-    def together(
-        self, streams: Sequence[PipelineStream], epoch: Epoch, manifest: Manifest
-    ) -> tuple[Group, ...]:
+    def shared_groups(
+        self, streams: Sequence[PipelineStream], epoch: EpochPlan, manifest: Manifest
+    ) -> tuple[SharedGroup, ...]:
         """Return the groups of operators that step together in an epoch."""
         if self._sharing is None:
-            self._sharing = Sharing(streams)
+            self._sharing = OperatorSharing(streams)
         return self._sharing.groups(epoch, manifest)
 
-    def learn(self, reports: EpochReport) -> None:
+    def learn_reduction(self, reports: EpochReport) -> None:
         """Disable pre-aggregation for operators where it did not reduce the rows."""
         for key, (groups, rows) in reports.pre_aggregated.items():
             if groups * _MIN_REDUCTION > rows:
-                self.spread.add(key)
-                self.built = {key: frame for key, frame in self.built.items() if not key[0]}
+                self.not_reducing.add(key)
+                self.frames = {key: frame for key, frame in self.frames.items() if not key[0]}
 
-    def kept(self, job: Job, build: Callable[[], PipelineFrame]) -> PipelineFrame:
-        """Return the frame of an epoch: a cached one, unless Spark's own readers read the input."""
+    def get_or_build(self, job: EpochJob, build: Callable[[], PipelineFrame]) -> PipelineFrame:
+        """Return the frame of an epoch. It is cached unless Spark's own readers read the input."""
         epoch = job.epoch
         native = frozenset(
-            (read, bool(input_range.splits)) for read, input_range in epoch.native.items()
+            (read, bool(input_range.splits)) for read, input_range in epoch.read_by_spark.items()
         )
-        key = (epoch.large, job.tasks, native, epoch.shared_inputs, job.together)
-        if key not in self.built:
+        key = (epoch.is_large, job.tasks, native, epoch.shared_inputs, job.shared_groups)
+        if key not in self.frames:
             frame = build()
             if frame.once:
                 return frame
-            self.built[key] = frame
-        return self.built[key]
+            self.frames[key] = frame
+        return self.frames[key]
 
-    def left_to_spark(self, error: JobFailed) -> bool:
+    def fall_back_to_spark(self, error: JobFailed) -> bool:
         """Return whether to run the job again because only Spark can decode or evaluate a value.
 
         From then on Spark decodes all records, or evaluates all expressions.
@@ -271,16 +274,16 @@ class Frames:
             self.vectors = False
         else:
             return False
-        self.built.clear()
+        self.frames.clear()
         return True
 
-    def build(self, streams: Sequence[PipelineStream], job: Job) -> PipelineFrame:
+    def build(self, streams: Sequence[PipelineStream], job: EpochJob) -> PipelineFrame:
         framed = [_framed(stream, streams, job) for stream in streams]
-        context = replace(self._context(job), shared_operators=_shared(streams, job.together))
+        context = replace(self._context(job), shared_operators=_shared(streams, job.shared_groups))
         return pipeline_frame(context, framed)
 
     def failing_row(
-        self, streams: Sequence[PipelineStream], job: Job, failed: JobFailed
+        self, streams: Sequence[PipelineStream], job: EpochJob, failed: JobFailed
     ) -> FailingRow | None:
         """Return what failed in the last of these streams, which reads late rows of the others."""
         context = self._context(job)
@@ -289,26 +292,26 @@ class Frames:
             pipeline_frame(context, others)
         return failing_row(context, last, failed)
 
-    def _context(self, job: Job) -> FrameContext:
+    def _context(self, job: EpochJob) -> FrameContext:
         epoch, manifest = job.epoch, job.manifest
         return FrameContext(
             self.spark,
             job.sources,
             job.lookups,
-            self._asked_of,
+            self._read_request,
             self.epoch_spec_store,
             manifest.key_groups,
             job.tasks,
-            self.state,
-            epoch.native,
+            self.state_uri,
+            epoch.read_by_spark,
             job.epoch_spec.now_us,
-            frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
+            frozenset(manifest.operators) - self.not_reducing if epoch.is_large else frozenset(),
             self.vectors,
-            large=epoch.large,
+            large=epoch.is_large,
             alike=epoch.shared_inputs,
         )
 
-    def _asked_of(self, scan: ScanPlan) -> tuple[Source, Read]:
+    def _read_request(self, scan: ScanPlan) -> tuple[Source, Read]:
         source = self.source_of(scan)
         located = isinstance(scan.node, n.SideScan)
         names = {c.name for c in source.columns} if located else {f.name for f in scan.node.fields}
@@ -317,21 +320,21 @@ class Frames:
 
 
 @dataclass(frozen=True)
-class Job:
+class EpochJob:
     """What the job of an epoch reads and writes: open sources and sinks, ranges, state."""
 
     sources: Mapping[str, SourceConnector]
     lookups: Mapping[str, LookupConnector]
     sinks: Mapping[str, tuple[PipelineStream, Sink, SinkConnector]]
-    epoch: Epoch
+    epoch: EpochPlan
     epoch_spec: EpochSpec
     manifest: Manifest
     tasks: int
     # Groups of operators that step once for several streams.
-    together: tuple[Group, ...] = ()
+    shared_groups: tuple[SharedGroup, ...] = ()
 
 
-def _shared(streams: Sequence[PipelineStream], groups: Sequence[Group]) -> SharedOperators:
+def _shared(streams: Sequence[PipelineStream], groups: Sequence[SharedGroup]) -> SharedOperators:
     """Return the shared operators by stream and number."""
     names = {stream.key: stream.name for stream in streams}
     keys = {s.key: {number: key for number, (key, _) in s.operators().items()} for s in streams}
@@ -344,7 +347,9 @@ def _shared(streams: Sequence[PipelineStream], groups: Sequence[Group]) -> Share
     return operators
 
 
-def _framed(stream: PipelineStream, streams: Sequence[PipelineStream], job: Job) -> FramedStream:
+def _framed(
+    stream: PipelineStream, streams: Sequence[PipelineStream], job: EpochJob
+) -> FramedStream:
     sinks = tuple(
         FramedSink(sink.name, connector, stream.side_kind(sink))
         for owner, sink, connector in job.sinks.values()

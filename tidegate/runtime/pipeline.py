@@ -34,9 +34,9 @@ from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline, span_listener
 from tidegate.physical.planner import ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.cleanup import OFFSETS_FOLDER, StateSweeper
+from tidegate.runtime.cleanup import OFFSETS_FOLDER, FileSweeper
 from tidegate.runtime.epoch import (
-    Epoch,
+    EpochPlan,
     EpochReport,
     build_epoch_spec,
     build_manifest,
@@ -45,17 +45,12 @@ from tidegate.runtime.epoch import (
     next_timer_us,
     plan_epoch,
 )
-from tidegate.runtime.frames import Frames, Job
-from tidegate.runtime.planning import Lookups
-from tidegate.runtime.reconciliation import (
-    PipelineStream,
-    missed_rows_warning,
-    reconcile,
-    with_dependencies,
-)
+from tidegate.runtime.frames import EpochJob, FrameCache
+from tidegate.runtime.planning import Lookups, PipelineStream, with_dependencies
+from tidegate.runtime.reconciliation import missed_rows_warning, reconcile
 from tidegate.runtime.retry import EXTERNAL_SYSTEM, PUBLISH, STORAGE, T, backoff_s, retry
-from tidegate.runtime.status import Counters, track_running_epoch
-from tidegate.spark.diagnostics import OriginOf, with_failing_row
+from tidegate.runtime.status import StreamCounters, track_running_epoch
+from tidegate.spark.diagnostics import ScriptLookup, with_failing_row
 from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
 from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
@@ -80,7 +75,7 @@ class EpochStep(Enum):
     SWEPT = "swept"
 
 
-def reached(step: EpochStep) -> None:
+def on_step(step: EpochStep) -> None:
     """Do nothing. The loop calls this after each step; tests replace it."""
 
 
@@ -99,9 +94,9 @@ class PipelineContext:
     source_of: Callable[[ScanPlan], Source]
     key_groups: int
     # Returns the script in which a stream is declared.
-    origin_of: OriginOf = lambda stream: None
-    # Raises if another process has taken over the data directory.
-    require_held: Callable[[], None] = lambda: None
+    script_of: ScriptLookup = lambda stream: None
+    # Raises if another process has taken over the lock of the data directory.
+    require_lock: Callable[[], None] = lambda: None
 
 
 # How long the loop sleeps without new data, unless it is woken.
@@ -120,7 +115,7 @@ class Pipeline:
         self.manifests = Manifests(context.store, context.settings["max_retained"])
         self.epoch_spec_store = EpochSpecStore(context.epoch_specs, f"{uuid.uuid4().hex}.json")
         self.streams: dict[str, PipelineStream] = {}
-        self.counters: dict[str, Counters] = {}
+        self.counters: dict[str, StreamCounters] = {}
         self.sources: dict[str, SourceConnector] = {}
         # The declarations of the open sources: a source may be replaced by another of its name.
         self._source_declarations: dict[str, Source] = {}
@@ -134,9 +129,11 @@ class Pipeline:
         # Stop at the end of the input and close all windows; or stop after all available data.
         self.until_end = self.available_now = False
         self._manifest = Manifest(0, -1, context.key_groups, 0)
-        self._sweeper = StateSweeper(context.store, self.manifests)
+        self._sweeper = FileSweeper(context.store, self.manifests)
         state = context.store.child(STATE_FOLDER)
-        self._frames = Frames(context.spark, context.source_of, self.epoch_spec_store, state.uri)
+        self._frames = FrameCache(
+            context.spark, context.source_of, self.epoch_spec_store, state.uri
+        )
         self._frames.vectors = context.settings["vectorized"] == "on"
         self._lock = threading.RLock()
         self._wake = threading.Condition()
@@ -144,9 +141,10 @@ class Pipeline:
         self._loop_ended = False
         self._woken = False
         self._planning_s = 0.0
-        # `wait` makes a request; the loop answers it when all input up to then has been processed.
-        self._wait_requested = 0
-        self._wait_answered = 0
+        # `wait` increments the first; the loop copies it to the second after all input up to then
+        # has been processed.
+        self._drain_requested = 0
+        self._drained = 0
         self._thread: threading.Thread | None = None
         self._trigger_s = 0.0
         self._tag = f"tidegate-{uuid.uuid4().hex[:12]}"
@@ -203,16 +201,16 @@ class Pipeline:
                 if stream.key not in self.counters or not is_running:
                     self.counters[stream.key] = self._create_counters(stream)
             self.counters = {k: c for k, c in self.counters.items() if k in streams_by_key}
-            self._frames.forget()
+            self._frames.invalidate()
         self.wake()
 
-    def _create_counters(self, stream: PipelineStream) -> Counters:
+    def _create_counters(self, stream: PipelineStream) -> StreamCounters:
         delays = {
             str(scan.index): scan.delay_us
             for scan in stream.plan.scans
             if isinstance(scan.node, n.Scan) and scan.node.source.watermark is not None
         }
-        counters = Counters(stream.name, delays, State.RUNNING)
+        counters = StreamCounters(stream.name, delays, State.RUNNING)
         counters.restore(self._manifest)
         return counters
 
@@ -224,7 +222,7 @@ class Pipeline:
             self._source_declarations[name] = source
 
     def _open_sinks(self, manifest: Manifest, streams: Sequence[PipelineStream]) -> OpenSinks:
-        """Open and recover new sinks; keep those that are open and still declared alike."""
+        """Open and recover new sinks; keep open sinks whose declaration has not changed."""
         sinks: OpenSinks = {}
         for stream in streams:
             for sink in stream.sinks:
@@ -266,7 +264,12 @@ class Pipeline:
             self.context.spark.addTag(self._tag)
             while not self._stopping:
                 started = time.monotonic()
-                if not retry(self._turn, EXTERNAL_SYSTEM, self._report_error, self._wait_to_retry):
+                if not retry(
+                    self._run_epoch_or_sleep,
+                    EXTERNAL_SYSTEM,
+                    self._report_error,
+                    self._wait_to_retry,
+                ):
                     return
                 remaining = self._trigger_s - (time.monotonic() - started)
                 if remaining > 0:
@@ -279,24 +282,24 @@ class Pipeline:
                 self._loop_ended = True
                 self._wake.notify_all()
 
-    def _turn(self) -> bool:
+    def _run_epoch_or_sleep(self) -> bool:
         """Run one epoch, or sleep without new data; return False at the end of the run."""
         with self._lock:
-            request = self._wait_requested
+            request = self._drain_requested
             self.timeline.begin()
             epoch = self._retry_storage(self._plan_epoch)
             self._planning_s = self.timeline.lap("plan")
-            reached(EpochStep.PLANNED)
+            on_step(EpochStep.PLANNED)
             if epoch is not None:
                 with track_running_epoch(self.counters.values()):
                     self._run(epoch)
                 # Data that arrives during the epoch does not count as available now.
-                ended = epoch.ends or (self.available_now and not epoch.has_more)
+                ended = epoch.reaches_end or (self.available_now and not epoch.has_more)
             else:
-                ended = self._is_bounded
+                ended = self._ends_by_itself
             if epoch is None or not (epoch.ranges or epoch.has_more):
                 with self._wake:
-                    self._wait_answered = request
+                    self._drained = request
                     self._wake.notify_all()
             if ended:
                 for counters in self.counters.values():
@@ -307,7 +310,10 @@ class Pipeline:
         return True
 
     def _poll_seconds(self) -> float:
-        """Return how long to sleep without new data: planning takes 5% of the time at most."""
+        """Return how long to sleep without new data.
+
+        Planning takes about 5% of the time, but the loop looks for data at least once per second.
+        """
         seconds = min(max(_POLL_SECONDS, 20 * self._planning_s), _MAX_POLL_SECONDS)
         timer_us = self._next_timer_us()
         if timer_us is None:
@@ -347,11 +353,11 @@ class Pipeline:
 
     # Planning
 
-    def _plan_epoch(self) -> Epoch | None:
+    def _plan_epoch(self) -> EpochPlan | None:
         """Plan the next epoch; return None if there is neither new data nor a due timer."""
         streams, manifest = self.streams.values(), self._manifest
         epoch = plan_epoch(streams, manifest, self.sources, self.tasks, self.until_end)
-        ends = epoch.ends and has_unfinished_streams(streams, manifest)
+        ends = epoch.reaches_end and has_unfinished_streams(streams, manifest)
         return epoch if epoch.ranges or ends or self._is_timer_due() else None
 
     def _is_timer_due(self) -> bool:
@@ -359,34 +365,34 @@ class Pipeline:
         return timer_us is not None and timer_us <= _now_us()
 
     def _next_timer_us(self) -> int | None:
-        return None if self._is_bounded else next_timer_us(self.streams, self._manifest)
+        return None if self._ends_by_itself else next_timer_us(self.streams, self._manifest)
 
     # Running and committing
 
-    def _run(self, epoch: Epoch) -> None:
+    def _run(self, epoch: EpochPlan) -> None:
         started = time.monotonic()
         number = self._manifest.epoch + 1
         now_us = max(_now_us(), self._manifest.now_us)
         epoch_spec = build_epoch_spec(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
-        epoch_spec = replace(epoch_spec, lookups=self.lookups.as_of(self.context.spark))
+        epoch_spec = replace(epoch_spec, lookups=self.lookups.snapshot_versions(self.context.spark))
         report = self._run_with_retries(epoch, epoch_spec)
         self.timeline.lap("run")
-        reached(EpochStep.RAN)
+        on_step(EpochStep.RAN)
         sinks = {name: (stream, sink) for name, (stream, sink, _) in self.sinks.items()}
         streams = self.streams.values()
         manifest = build_manifest(self._manifest, streams, sinks, epoch, epoch_spec, report)
         attempts = count()
         self._retry_storage(lambda: self.manifests.create(manifest, is_retry=next(attempts) > 0))
-        self._retry_storage(self.context.require_held)
+        self._retry_storage(self.context.require_lock)
         self._manifest = manifest
         self.timeline.lap("commit")
-        reached(EpochStep.COMMITTED)
+        on_step(EpochStep.COMMITTED)
         self._publish(manifest)
         self.timeline.lap("publish")
-        reached(EpochStep.PUBLISHED)
+        on_step(EpochStep.PUBLISHED)
         self._finish_epoch(epoch, manifest, report, time.monotonic() - started)
 
-    def _run_with_retries(self, epoch: Epoch, epoch_spec: EpochSpec) -> EpochReport:
+    def _run_with_retries(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochReport:
         """Run the job; run it again after transient failures, or if Spark must decode the input."""
         attempt = 0
         while True:
@@ -397,31 +403,31 @@ class Pipeline:
                     raise
                 if error.unreached is not None:
                     raise error.unreached from None
-                if self._frames.left_to_spark(error):
+                if self._frames.fall_back_to_spark(error):
                     continue
                 attempt += 1
                 if attempt == _MAX_JOB_ATTEMPTS or not error.passing:
                     raise self._diagnose(epoch, epoch_spec, error) from None
                 time.sleep(backoff_s(attempt))
 
-    def _run_job(self, epoch: Epoch, epoch_spec: EpochSpec) -> EpochReport:
+    def _run_job(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochReport:
         self.epoch_spec_store.write(epoch_spec)
-        reached(EpochStep.SPEC_WRITTEN)
+        on_step(EpochStep.SPEC_WRITTEN)
         streams = tuple(self.streams.values())
-        together = self._frames.together(streams, epoch, self._manifest)
-        job = replace(self._job_of(epoch, epoch_spec), together=together)
-        frame = self._frames.kept(job, lambda: self._frames.build(streams, job))
-        return EpochReport.parse(self._job(frame, epoch_spec))
+        shared_groups = self._frames.shared_groups(streams, epoch, self._manifest)
+        job = replace(self._build_job(epoch, epoch_spec), shared_groups=shared_groups)
+        frame = self._frames.get_or_build(job, lambda: self._frames.build(streams, job))
+        return EpochReport.parse(self._run_frame(frame, epoch_spec))
 
-    def _job(self, frame: PipelineFrame, epoch_spec: EpochSpec) -> list[bytes]:
+    def _run_frame(self, frame: PipelineFrame, epoch_spec: EpochSpec) -> list[bytes]:
         names = ", ".join(stream.name for stream in self.streams.values())
         return run_job(self.context.spark, frame, f"{names}, epoch {epoch_spec.epoch}")
 
-    def _tasks_of(self, epoch: Epoch) -> int:
-        return 1 if epoch.small and has_small_state(self._manifest) else epoch.tasks
+    def _tasks_of(self, epoch: EpochPlan) -> int:
+        return 1 if epoch.is_small and has_small_state(self._manifest) else epoch.tasks
 
-    def _job_of(self, epoch: Epoch, epoch_spec: EpochSpec) -> Job:
-        return Job(
+    def _build_job(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochJob:
+        return EpochJob(
             self.sources,
             self.lookups.connectors,
             self.sinks,
@@ -431,27 +437,27 @@ class Pipeline:
             self._tasks_of(epoch),
         )
 
-    def _diagnose(self, epoch: Epoch, epoch_spec: EpochSpec, error: JobFailed) -> TidegateError:
+    def _diagnose(self, epoch: EpochPlan, epoch_spec: EpochSpec, error: JobFailed) -> TidegateError:
         """Find the failing stream by running each one alone; their output is never committed."""
-        streams, job = list(self.streams.values()), self._job_of(epoch, epoch_spec)
+        streams, job = list(self.streams.values()), self._build_job(epoch, epoch_spec)
         if len(streams) > 1:
             for stream in streams:
                 try:
                     frame = self._frames.build(with_dependencies(stream, streams), job)
-                    self._job(frame, epoch_spec)
+                    self._run_frame(frame, epoch_spec)
                 except JobFailed as stream_error:
                     self._failed_stream = stream.key
-                    return self._explain(stream, epoch, epoch_spec, stream_error)
-        return self._explain(streams[0], epoch, epoch_spec, error)
+                    return self._locate_failure(stream, epoch, epoch_spec, stream_error)
+        return self._locate_failure(streams[0], epoch, epoch_spec, error)
 
-    def _explain(
-        self, stream: PipelineStream, epoch: Epoch, epoch_spec: EpochSpec, failed: JobFailed
+    def _locate_failure(
+        self, stream: PipelineStream, epoch: EpochPlan, epoch_spec: EpochSpec, failed: JobFailed
     ) -> TidegateError:
         """Return the error with the expression and the row that failed, if they can be found."""
         error = pipeline_error(stream.name, failed)
         streams = with_dependencies(stream, tuple(self.streams.values()))
-        row = self._frames.failing_row(streams, self._job_of(epoch, epoch_spec), failed)
-        return error if row is None else with_failing_row(error, row, self.context.origin_of)
+        row = self._frames.failing_row(streams, self._build_job(epoch, epoch_spec), failed)
+        return error if row is None else with_failing_row(error, row, self.context.script_of)
 
     def _publish(self, manifest: Manifest) -> None:
         epoch = EpochId(manifest.generation, manifest.epoch)
@@ -460,13 +466,13 @@ class Pipeline:
             report = partial(self._report_sink_error, stream.key, name)
             retry(publish, PUBLISH, report, self._wait_to_retry)
             report(None)
-            reached(EpochStep.PUBLISHING)
+            on_step(EpochStep.PUBLISHING)
 
     def _report_sink_error(self, stream: str, sink: str, error: str | None) -> None:
         self.counters[stream].error = error and f"the sink {sink}: {error}"
 
     def _finish_epoch(
-        self, epoch: Epoch, manifest: Manifest, report: EpochReport, seconds: float
+        self, epoch: EpochPlan, manifest: Manifest, report: EpochReport, seconds: float
     ) -> None:
         for (_, source), input_range in epoch.ranges.items():
             self.sources[source].on_commit(input_range.offset)
@@ -477,9 +483,9 @@ class Pipeline:
         full_sizes = [r.size for r in epoch.ranges.values() if r.more and r.size]
         if full_sizes:
             self.epoch_sizer.learn(max(full_sizes), seconds)
-        self._frames.learn(report)
+        self._frames.learn_reduction(report)
         self._sweeper.on_commit(manifest)
-        reached(EpochStep.SWEPT)
+        on_step(EpochStep.SWEPT)
 
     # Waiting and stopping
 
@@ -490,31 +496,34 @@ class Pipeline:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._wake:
-            self._wait_requested += 1
-            request = self._wait_requested
+            self._drain_requested += 1
+            request = self._drain_requested
             self._woken = True
             self._wake.notify_all()
-            while self._alive and not (self._wait_answered >= request and not self._is_bounded):
+            while self._loop_runs and not (self._drained >= request and not self._ends_by_itself):
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     return False
                 self._wake.wait(remaining if remaining is not None else 1.0)
-        self.is_alive()
+        self._raise_failure()
         return True
 
     @property
-    def _is_bounded(self) -> bool:
+    def _ends_by_itself(self) -> bool:
         return self.until_end or self.available_now
 
     @property
-    def _alive(self) -> bool:
+    def _loop_runs(self) -> bool:
         return self._thread is not None and not self._loop_ended and self.failure is None
 
-    def is_alive(self) -> bool:
-        """Return whether more epochs may follow; raise the error of a pipeline that failed."""
+    def _raise_failure(self) -> None:
         if self.failure is not None:
             raise self.failure
-        return self._alive and not self._stopping
+
+    def may_emit(self) -> bool:
+        """Return whether more epochs may follow; raise the error of a pipeline that failed."""
+        self._raise_failure()
+        return self._loop_runs and not self._stopping
 
     def stop(self) -> None:
         """Stop immediately. An epoch that is not committed is discarded."""
@@ -542,7 +551,7 @@ class Pipeline:
             self.streams.pop(key, None)
             self.counters.pop(key, None)
             self.sinks = {k: v for k, v in self.sinks.items() if v[0].key != key}
-            self._frames.forget()
+            self._frames.invalidate()
 
     def status(self) -> list[StreamStatus]:
         return [counters.status() for counters in self.counters.values()]

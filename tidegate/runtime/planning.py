@@ -1,17 +1,19 @@
-"""Turns declared streams into the streams of a pipeline, and opens their lookup tables."""
+"""The streams of a pipeline: plans declared streams and opens their lookup tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.connector import Columns
+from tidegate.catalog.declare import FAILED_COLUMNS, LATE_COLUMNS
 from tidegate.catalog.objects import (
     DEFAULT_PIPELINE,
     Declared,
     LookupTable,
-    ScriptOrigin,
+    ScriptText,
     SideKind,
     SideStream,
     Sink,
@@ -19,17 +21,20 @@ from tidegate.catalog.objects import (
     Stream,
 )
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.manifest import SourceState
-from tidegate.connectors.base import LookupConnector
+from tidegate.checkpoint.manifest import OperatorState, SourceState
+from tidegate.columns import OP
+from tidegate.connectors import view
+from tidegate.connectors.base import LookupConnector, StreamRows
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, DataDirectoryError, Location, TidegateError
 from tidegate.operators.operator import Limits
-from tidegate.physical.planner import EnrichPlan, ScanPlan, plan_physical
+from tidegate.physical.planner import LookupPlan, PhysicalPlan, ScanPlan, plan_physical, runner_of
+from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.bind.tables import plan_side_stream
-from tidegate.plan.side_streams import late_inputs
-from tidegate.runtime.reconciliation import PipelineStream
+from tidegate.plan.side_streams import late_inputs, late_stream
 from tidegate.storage import Store, uri
+from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +46,111 @@ def pipeline_of(declared: Declared | None) -> str:
 
 
 @dataclass(frozen=True)
-class Planning:
+class PipelineStream:
+    """A stream that runs in a pipeline: its plans, sources and sinks."""
+
+    name: str
+    typed: TypedPlan
+    plan: PhysicalPlan
+    sources: Mapping[str, SourceState]
+    sinks: tuple[Sink, ...]
+    # The side stream with its late rows, if it is declared.
+    late_rows: SideStream | None = None
+    on_change: str = "reject"
+    # The streams of late rows that it reads, by name, and the streams whose late rows they are.
+    late_inputs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    # The object in the catalog. A replaced stream has the same name, but another object.
+    declaration: object = field(default=None, kw_only=True, compare=False, repr=False)
+    # The side stream with its dead letters, if it is declared.
+    dead_letters: SideStream | None = field(default=None, kw_only=True)
+
+    def has_same_declaration(self, other: PipelineStream) -> bool:
+        return self.key == other.key and self.declaration is other.declaration
+
+    @property
+    def key(self) -> str:
+        return self.name.lower()
+
+    def operators(self) -> dict[int, tuple[str, OperatorState]]:
+        """Return the operators by number: their keys in manifests, and their initial states."""
+        operators: dict[int, tuple[str, OperatorState]] = {}
+        keys: set[str] = set()
+        for plan in self.plan.operators:
+            fingerprint = runner_of(plan).fingerprint.hex()
+            key = base = f"{self.key}.{fingerprint}"
+            while key in keys:
+                key = f"{base}.{len(keys)}"
+            keys.add(key)
+            operators[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
+        return operators
+
+    @property
+    def source_scans(self) -> list[ScanPlan]:
+        """The scans that read sources, without those that read late rows of other streams."""
+        return [scan for scan in self.plan.scans if scan.late_rows_of is None]
+
+    def side_stream(self, sink: Sink) -> SideStream | None:
+        """Return the side stream that a sink consumes; None if it consumes the stream itself."""
+        if sink.source.lower() == self.key:
+            return None
+        sides = (side for side in (self.late_rows, self.dead_letters) if side is not None)
+        return next(side for side in sides if side.name.lower() == sink.source.lower())
+
+    def side_kind(self, sink: Sink) -> SideKind | None:
+        """Return the kind of the side stream that a sink consumes."""
+        side = self.side_stream(sink)
+        return side.holds if side is not None else None
+
+    def sink_rows(self, sink: Sink) -> StreamRows:
+        """Describe the rows that a sink receives."""
+        side = self.side_stream(sink)
+        if side is not None:
+            return StreamRows(tuple((c.name, str(c.type)) for c in side.columns))
+        node = self.plan.node
+        columns = tuple((item.name, str(item.type)) for item in node.fields)
+        nullable = frozenset(item.name for item in node.fields if item.nullable)
+        if node.changelog is ChangelogKind.APPEND:
+            return StreamRows(columns, has_op=carries_op(node), nullable=nullable)
+        key = None if node.key is None else tuple(node.field(item).name for item in node.key)
+        return StreamRows(columns, node.changelog, key, carries_op(node), nullable)
+
+    def sink_columns(self, sink: Sink) -> Columns:
+        """Return the columns that a sink receives, with Spark's names of the types."""
+        plan = self.typed.plan
+        kind = self.side_kind(sink)
+        if kind is SideKind.FAILED_ROWS:
+            return tuple((item.name, str(item.type)) for item in FAILED_COLUMNS)
+        if kind is SideKind.LATE_ROWS:
+            late = [(item.name, str(item.type)) for item in late_stream(plan).columns]
+            return (*late, *((item.name, str(item.type)) for item in LATE_COLUMNS))
+        columns = tuple((item.name, str(item.type)) for item in plan.fields)
+        return (*columns, (OP, "STRING")) if carries_op(plan) else columns
+
+    @property
+    def view_definition(self) -> str | None:
+        """The canonical form of its query if it is a materialized view."""
+        views = (sink for sink in self.sinks if sink.connector == view.CONNECTOR)
+        return next((str(sink.options["definition"]) for sink in views), None)
+
+
+def with_dependencies(
+    stream: PipelineStream, streams: Sequence[PipelineStream]
+) -> list[PipelineStream]:
+    """Return a stream after all streams whose late rows it reads, directly or indirectly."""
+    required = {stream.key}
+    dependencies = []
+    for other in reversed(streams):
+        if other.key in required:
+            required |= set(other.late_inputs.values())
+            dependencies.append(other)
+    return dependencies[::-1]
+
+
+# ---- Planning
+
+
+@dataclass(frozen=True)
+class StreamPlanner:
     """Plans streams with the current catalog and settings."""
 
     spark: SparkSession
@@ -67,7 +176,7 @@ class Planning:
         )
         guarded = isinstance(declared, Stream) and declared.on_error == "dead_letter"
         plan = plan_physical(declared.name, typed, limits, keeps_late, guarded)
-        scans = (scan for scan in plan.scans if scan.late_of is None)
+        scans = (scan for scan in plan.scans if scan.late_rows_of is None)
         sources = dict(self._source_state(scan) for scan in scans)
         return PipelineStream(
             declared.name,
@@ -107,10 +216,10 @@ class Planning:
         assert isinstance(source, Source), "a scan reads a source"
         return source
 
-    def origin_of(self, stream: str) -> ScriptOrigin | None:
+    def script_of(self, stream: str) -> ScriptText | None:
         """Return the script in which a stream is declared."""
         declared = self.catalog.get(stream)
-        return declared.origin if declared is not None else None
+        return declared.script if declared is not None else None
 
     def _source_state(self, scan: ScanPlan) -> tuple[str, SourceState]:
         source = self.source_of(scan)
@@ -126,6 +235,9 @@ class Planning:
         return int(option if option is not None else self.settings["trigger_interval"])
 
 
+# ---- Lookup tables
+
+
 @dataclass
 class Lookups:
     """The open lookup tables of a pipeline."""
@@ -136,7 +248,7 @@ class Lookups:
     # The declarations of the open tables: a table may be replaced by another of its name.
     _declarations: dict[str, LookupTable] = field(default_factory=dict)
 
-    def open(self, plans: Sequence[EnrichPlan]) -> None:
+    def open(self, plans: Sequence[LookupPlan]) -> None:
         """Open the tables that these plans read; keep those that are open, drop all others."""
         connectors: dict[str, LookupConnector] = {}
         for table in (plan.table for plan in plans):
@@ -148,8 +260,8 @@ class Lookups:
             connectors[name] = self.connectors[name]
         self.connectors = connectors
 
-    def as_of(self, spark: SparkSession) -> dict[str, Any]:
-        """Return what the tasks of an epoch need to read all tables in their current version."""
+    def snapshot_versions(self, spark: SparkSession) -> dict[str, Any]:
+        """Return the current version of each table, as the tasks of an epoch need it."""
         return {name: lookup.as_of(spark) for name, lookup in self.connectors.items()}
 
 
@@ -192,7 +304,7 @@ def unshared_paths(declared: Iterable[Declared]) -> list[TidegateError]:
                 "TG-207",
                 f"the path of {item.name} is on the disk of one machine, but tasks of a cluster "
                 "run on others",
-                location=Location(item.origin.text, span.start, span.end, item.origin.file),
+                location=Location(item.script.text, span.start, span.end, item.script.file),
                 hint=_SHARED_DISK_HINT,
             )
         )

@@ -1,4 +1,4 @@
-"""The declared streams of a pipeline, compared with its last manifest.
+"""Compares the declared streams of a pipeline with its last manifest.
 
 Operators are identified by their fingerprints: an operator whose fingerprint is in the manifest
 keeps its state. A stream whose operators or sources changed is rejected, unless its `on_change`
@@ -12,139 +12,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidegate.catalog.connector import Columns
-from tidegate.catalog.declare import FAILED_COLUMNS, LATE_COLUMNS
-from tidegate.catalog.objects import SideKind, SideStream, Sink, Stream
+from tidegate.catalog.objects import SideKind, Sink, Stream
 from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
-from tidegate.columns import OP
 from tidegate.connectors import view
-from tidegate.connectors.base import StreamRows
 from tidegate.connectors.view import ViewSchema
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
-from tidegate.physical.fingerprint import canonical
-from tidegate.physical.planner import PhysicalPlan, ScanPlan, runner_of
-from tidegate.physical.stage_sql import carries_op
-from tidegate.physical.typed import TypedPlan
-from tidegate.plan.side_streams import late_stream
-from tidegate.types import ChangelogKind
-
-# ---- Streams
-
-
-@dataclass(frozen=True)
-class PipelineStream:
-    """A stream that runs in a pipeline: its plans, sources and sinks."""
-
-    name: str
-    typed: TypedPlan
-    plan: PhysicalPlan
-    sources: Mapping[str, SourceState]
-    sinks: tuple[Sink, ...]
-    # The side stream with its late rows, if it is declared.
-    late_rows: SideStream | None = None
-    on_change: str = "reject"
-    # The streams of late rows that it reads, by name, and the streams whose late rows they are.
-    late_inputs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    # The object in the catalog. A replaced stream has the same name, but another object.
-    declaration: object = field(default=None, kw_only=True, compare=False, repr=False)
-    # The side stream with its dead letters, if it is declared.
-    dead_letters: SideStream | None = field(default=None, kw_only=True)
-
-    def has_same_declaration(self, other: PipelineStream) -> bool:
-        return self.key == other.key and self.declaration is other.declaration
-
-    @property
-    def key(self) -> str:
-        return self.name.lower()
-
-    def operators(self) -> dict[int, tuple[str, OperatorState]]:
-        """Return the operators by number: their keys in manifests, and their initial states."""
-        operators: dict[int, tuple[str, OperatorState]] = {}
-        keys: set[str] = set()
-        for plan in self.plan.operators:
-            fingerprint = runner_of(plan).fingerprint.hex()
-            key = base = f"{self.key}.{fingerprint}"
-            while key in keys:
-                key = f"{base}.{len(keys)}"
-            keys.add(key)
-            operators[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
-        return operators
-
-    @property
-    def source_scans(self) -> list[ScanPlan]:
-        """The scans that read sources, without those that read late rows of other streams."""
-        return [scan for scan in self.plan.scans if scan.late_of is None]
-
-    def side_stream(self, sink: Sink) -> SideStream | None:
-        """Return the side stream that a sink consumes; None if it consumes the stream itself."""
-        if sink.source.lower() == self.key:
-            return None
-        sides = (side for side in (self.late_rows, self.dead_letters) if side is not None)
-        return next(side for side in sides if side.name.lower() == sink.source.lower())
-
-    def side_kind(self, sink: Sink) -> SideKind | None:
-        """Return the kind of the side stream that a sink consumes."""
-        side = self.side_stream(sink)
-        return side.holds if side is not None else None
-
-    def sink_rows(self, sink: Sink) -> StreamRows:
-        """Describe the rows that a sink receives."""
-        side = self.side_stream(sink)
-        if side is not None:
-            return StreamRows(tuple((c.name, str(c.type)) for c in side.columns))
-        node = self.plan.node
-        columns = tuple((item.name, str(item.type)) for item in node.fields)
-        nullable = frozenset(item.name for item in node.fields if item.nullable)
-        if node.changelog is ChangelogKind.APPEND:
-            return StreamRows(columns, has_op=carries_op(node), nullable=nullable)
-        key = None if node.key is None else tuple(node.field(item).name for item in node.key)
-        return StreamRows(columns, node.changelog, key, carries_op(node), nullable)
-
-    def sink_columns(self, sink: Sink) -> Columns:
-        """Return the columns that a sink receives, with Spark's names of the types."""
-        plan = self.typed.plan
-        kind = self.side_kind(sink)
-        if kind is SideKind.FAILED_ROWS:
-            return tuple((item.name, str(item.type)) for item in FAILED_COLUMNS)
-        if kind is SideKind.LATE_ROWS:
-            late = [(item.name, str(item.type)) for item in late_stream(plan).columns]
-            return (*late, *((item.name, str(item.type)) for item in LATE_COLUMNS))
-        columns = tuple((item.name, str(item.type)) for item in plan.fields)
-        return (*columns, (OP, "STRING")) if carries_op(plan) else columns
-
-    @property
-    def view_definition(self) -> str | None:
-        """The canonical form of its query if it is a materialized view."""
-        views = (sink for sink in self.sinks if sink.connector == view.CONNECTOR)
-        return next((str(sink.options["definition"]) for sink in views), None)
-
-
-def with_dependencies(
-    stream: PipelineStream, streams: Sequence[PipelineStream]
-) -> list[PipelineStream]:
-    """Return a stream after all streams whose late rows it reads, directly or indirectly."""
-    required = {stream.key}
-    dependencies = []
-    for other in reversed(streams):
-        if other.key in required:
-            required |= set(other.late_inputs.values())
-            dependencies.append(other)
-    return dependencies[::-1]
-
-
-# ---- Reconciliation
+from tidegate.physical.canonical_form import canonical_form
+from tidegate.runtime.planning import PipelineStream
 
 
 @dataclass
-class Reconciled:
+class ReconciledManifest:
     """What a pipeline starts from: a manifest that is not written yet, and warnings."""
 
     manifest: Manifest
     warnings: list[TidegateError] = field(default_factory=list)
 
 
-def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> Reconciled:
+def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> ReconciledManifest:
     """Adapt the previous manifest to the declared streams; raise if a stream does not fit it."""
     states = dict(previous.streams)
     operators = dict(previous.operators)
@@ -169,7 +55,7 @@ def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> Reconcil
         if state.ended and new:
             warnings.append(_ended_warning(stream))
     manifest = replace(previous, streams=states, operators=operators)
-    return Reconciled(manifest, warnings)
+    return ReconciledManifest(manifest, warnings)
 
 
 def _inputs(stream: PipelineStream, states: Mapping[str, StreamState]) -> dict[str, SourceState]:
@@ -340,12 +226,12 @@ def view_sink(stream: Stream) -> Sink:
     """Return the implicit sink of a materialized view."""
     schema = view_schema(stream)
     definition = (
-        schema.canonical_form(canonical(stream.typed.plan)) if stream.typed is not None else ""
+        schema.canonical_form(canonical_form(stream.typed.plan)) if stream.typed is not None else ""
     )
     options = Options({"schema": schema, "definition": definition}, {}, set())
     name = view.sink_name(stream.name)
     return Sink(
-        name, options, stream.statement, stream.origin, view.CONNECTOR, stream.name, implied=True
+        name, options, stream.statement, stream.script, view.CONNECTOR, stream.name, implied=True
     )
 
 

@@ -13,7 +13,7 @@ from tidegate.storage import StorageError
 
 T = TypeVar("T")
 # Shows an error in the status of the pipeline; None clears it.
-Report = Callable[[str | None], None]
+ReportError = Callable[[str | None], None]
 # Sleeps for some seconds; returns False if the pipeline is stopping.
 Wait = Callable[[float], bool]
 
@@ -49,7 +49,7 @@ EXTERNAL_SYSTEM = RetryPolicy((SystemUnavailable,))
 PUBLISH = RetryPolicy((TidegateError,), max_attempts=4)
 
 
-def retry(operation: Callable[[], T], policy: RetryPolicy, report: Report, wait: Wait) -> T:
+def retry(operation: Callable[[], T], policy: RetryPolicy, report: ReportError, wait: Wait) -> T:
     """Run an operation; retry it as the policy says, with exponential backoff.
 
     Each error that is retried is reported, and the report is cleared after the operation has

@@ -21,11 +21,11 @@ _MIN_TIME_US = -62_135_596_800_000_000
 
 
 @dataclass
-class Counters:
-    """What a stream has done since it was started."""
+class StreamCounters:
+    """Counters of a stream since its start."""
 
     name: str
-    # The watermark delay of each source, for a stream without operators.
+    # The watermark delay by number of the scan, for a stream without operators.
     delays_us: dict[str, int] = field(default_factory=dict)
     state: State = State.STARTING
     error: str | None = None
@@ -38,7 +38,7 @@ class Counters:
     lost: int = 0
     behind: int | None = None
     # By source: how much was read since the start, and how much remained after that.
-    read: dict[str, tuple[int, int]] = field(default_factory=dict)
+    read_and_remaining: dict[str, tuple[int, int]] = field(default_factory=dict)
     epoch_seconds: float | None = None
     # When the running epoch started, by the monotonic clock.
     running_since: float | None = None
@@ -92,11 +92,16 @@ class Counters:
         for source, input_range in ranges.items():
             if input_range.progress is not None:
                 read, remaining = input_range.progress
-                self.read[source] = (self.read.get(source, (0, 0))[0] + read, remaining)
+                self.read_and_remaining[source] = (
+                    self.read_and_remaining.get(source, (0, 0))[0] + read,
+                    remaining,
+                )
 
     def progress(self) -> float | None:
         """Return the fraction of the available input that was read, of the slowest source."""
-        fractions = (read / (read + remaining or 1) for read, remaining in self.read.values())
+        fractions = (
+            read / (read + remaining or 1) for read, remaining in self.read_and_remaining.values()
+        )
         return min(fractions, default=None)
 
     def _set_operators(self, manifest: Manifest) -> None:
@@ -154,7 +159,7 @@ class Counters:
 
 
 @contextmanager
-def track_running_epoch(counters: Iterable[Counters]) -> Iterator[None]:
+def track_running_epoch(counters: Iterable[StreamCounters]) -> Iterator[None]:
     """Report in the status of these streams since when an epoch has been running."""
     streams, now = list(counters), time.monotonic()
     for item in streams:

@@ -25,8 +25,8 @@ from tidegate.physical.rejections import require_end
 from tidegate.physical.stages import all_scans, plan_stages
 from tidegate.plan.side_streams import late_inputs
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.planning import Planning, is_cluster, pipeline_of
-from tidegate.runtime.reconciliation import PipelineStream, view_sink
+from tidegate.runtime.planning import PipelineStream, StreamPlanner, is_cluster, pipeline_of
+from tidegate.runtime.reconciliation import view_sink
 
 if TYPE_CHECKING:
     from tidegate.runtime.pipeline import Pipeline, PipelineContext
@@ -126,35 +126,35 @@ class Supervisor:
         """Start all pipelines, or none if one of them cannot start."""
         self.until_end, self.available_now = until_end, available_now
         try:
-            self.start_new(catalog, settings)
+            self.start_or_update(catalog, settings)
         except BaseException:
             self.stop()
             raise
 
-    def start_new(self, catalog: Catalog, settings: Settings) -> None:
-        """Start new pipelines, and add new streams and sinks to running ones."""
-        assert self.until_end is not None, "pipelines start with the session"
-        planning = Planning(self._spark(), catalog, settings)
-        for name, streams in self._plan_pipelines(planning).items():
+    def start_or_update(self, catalog: Catalog, settings: Settings) -> None:
+        """Start new pipelines, and apply changes of streams and sinks to running ones."""
+        assert self.until_end is not None, "the session is running"
+        planner = StreamPlanner(self._spark(), catalog, settings)
+        for name, streams in self._plan_pipelines(planner).items():
             pipeline = self._pipelines.get(name)
-            trigger = min(planning.trigger_us(stream.name) for stream in streams)
+            trigger = min(planner.trigger_us(stream.name) for stream in streams)
             if pipeline is None:
-                self._start(name, streams, planning, trigger)
+                self._start(name, streams, planner, trigger)
             elif _has_changed(pipeline, streams):
                 pipeline.change(streams, trigger)
                 self._collect_warnings(pipeline)
 
-    def replace_streams(self, catalog: Catalog, settings: Settings) -> None:
-        """Run replaced streams: all of them, or none if one does not fit its stored state."""
-        pipelines = self._plan_pipelines(Planning(self._spark(), catalog, settings))
+    def check_and_apply_changes(self, catalog: Catalog, settings: Settings) -> None:
+        """Apply changes, or none of them if a stream does not fit its stored state."""
+        pipelines = self._plan_pipelines(StreamPlanner(self._spark(), catalog, settings))
         for name, streams in pipelines.items():
             if name in self._pipelines:
                 self._pipelines[name].check(streams)
-        self.stop_removed(catalog, settings)
+        self.apply_changes(catalog, settings)
 
-    def _plan_pipelines(self, planning: Planning) -> dict[str, list[PipelineStream]]:
+    def _plan_pipelines(self, planner: StreamPlanner) -> dict[str, list[PipelineStream]]:
         """Plan all required streams; return them by pipeline."""
-        catalog = planning.catalog
+        catalog = planner.catalog
         pipelines: dict[str, list[PipelineStream]] = {}
         required = [catalog.get(name) for name in self.required_streams(catalog)]
         streams = [item for item in required if isinstance(item, Stream)]
@@ -164,17 +164,17 @@ class Supervisor:
         for declared in required:
             assert isinstance(declared, Stream | SideStream), "a consumed object is a stream"
             sinks = self._sinks_of(catalog, declared.name)
-            stream = planning.plan_stream(declared, sinks, declared.name.lower() in late_parents)
+            stream = planner.plan_stream(declared, sinks, declared.name.lower() in late_parents)
             pipelines.setdefault(pipeline_of(declared), []).append(stream)
         return pipelines
 
     def _start(
-        self, name: str, streams: list[PipelineStream], planning: Planning, trigger_us: int
+        self, name: str, streams: list[PipelineStream], planner: StreamPlanner, trigger_us: int
     ) -> None:
         from tidegate.runtime.pipeline import Pipeline
 
-        assert self.until_end is not None, "pipelines start with the session"
-        pipeline = Pipeline(self._context(name, planning), name)
+        assert self.until_end is not None, "the session is running"
+        pipeline = Pipeline(self._context(name, planner), name)
         pipeline.start(streams, self.until_end, trigger_us, self.available_now)
         self._collect_warnings(pipeline)
         self._pipelines[name] = pipeline
@@ -184,12 +184,12 @@ class Supervisor:
         self.warnings += pipeline.warnings
         pipeline.warnings = []
 
-    def _context(self, name: str, planning: Planning) -> PipelineContext:
+    def _context(self, name: str, planner: StreamPlanner) -> PipelineContext:
         from tidegate.runtime.pipeline import PipelineContext
 
-        settings = planning.settings
+        settings = planner.settings
         return PipelineContext(
-            planning.spark,
+            planner.spark,
             settings,
             self.directory.pipeline(name),
             self.directory.epoch_specs.uri,
@@ -212,10 +212,10 @@ class Supervisor:
             lambda table, scratch: LOOKUPS[table.connector](
                 LookupContext(table, self.directory.source(table.name).uri, scratch)
             ),
-            planning.source_of,
-            settings["key_groups"] or _default_key_groups(planning.spark),
-            planning.origin_of,
-            self.directory.require_held,
+            planner.source_of,
+            settings["key_groups"] or _default_key_groups(planner.spark),
+            planner.script_of,
+            self.directory.require_lock,
         )
 
     # Waiting and stopping
@@ -246,14 +246,14 @@ class Supervisor:
         if failures:
             raise failures[0]
 
-    def stop_removed(self, catalog: Catalog, settings: Settings) -> None:
-        """Stop streams and sinks that were dropped; all others continue."""
+    def apply_changes(self, catalog: Catalog, settings: Settings) -> None:
+        """Stop pipelines without streams, and apply all other changes."""
         if not self.running:
             return
         required = {pipeline_of(catalog.get(name)) for name in self.required_streams(catalog)}
         for name in [name for name in self._pipelines if name not in required]:
             self._pipelines.pop(name).stop()
-        self.start_new(catalog, settings)
+        self.start_or_update(catalog, settings)
 
     def drop_stream(self, catalog: Catalog, settings: Settings, stream: str) -> None:
         """Stop a dropped stream, and remove its subscribers and its state."""
@@ -264,7 +264,7 @@ class Supervisor:
         }
         from tidegate.checkpoint.manifests import forget_stream
 
-        self.stop_removed(catalog, settings)
+        self.apply_changes(catalog, settings)
         for name in self.directory.pipeline_names():
             pipeline = self._pipelines.get(name)
             if pipeline is not None:
@@ -338,7 +338,7 @@ class Supervisor:
         if pipeline_name in self._stopped_pipelines:
             return False
         pipeline = self._pipelines.get(pipeline_name)
-        return pipeline is None or pipeline.is_alive()
+        return pipeline is None or pipeline.may_emit()
 
     # Subscribers and consoles
 
@@ -351,7 +351,7 @@ class Supervisor:
         options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())
         name = f"subscribers of {declared.name}"
         self._implicit_sinks[key] = Sink(
-            name, options, declared.statement, declared.origin, "memory", declared.name, True
+            name, options, declared.statement, declared.script, "memory", declared.name, True
         )
         return True
 
@@ -372,16 +372,16 @@ class Supervisor:
         name, options = f"peek at {declared.name}", Options({"rows": rows}, {}, set())
         self._peek_callbacks[name] = show
         self._implicit_sinks[name] = Sink(
-            name, options, declared.statement, declared.origin, "console", declared.name, True
+            name, options, declared.statement, declared.script, "console", declared.name, True
         )
         try:
             self.check_runnable(catalog, self.until_end)
-            self.start_new(catalog, settings)
+            self.start_or_update(catalog, settings)
             yield
         finally:
             del self._implicit_sinks[name], self._peek_callbacks[name]
             if is_required:
-                self.stop_removed(catalog, settings)
+                self.apply_changes(catalog, settings)
             else:
                 self.drop_stream(catalog, settings, owner)
 
@@ -397,7 +397,7 @@ class Supervisor:
                 options = Options({"rows": 20}, {}, set())
                 name = f"console of {stream.name}"
                 self._implicit_sinks[f"console:{stream.name.lower()}"] = Sink(
-                    name, options, stream.statement, stream.origin, "console", stream.name, True
+                    name, options, stream.statement, stream.script, "console", stream.name, True
                 )
                 added.append(stream.name)
         return added

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Function, Parameter, PythonCode, ScriptOrigin
+from tidegate.catalog.objects import Function, Parameter, PythonCode, ScriptText
 from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import parameter_names, parameter_problem, version_of
 from tidegate.errors import RunError, ScriptError, TidegateError
@@ -76,7 +76,7 @@ def python_declaration(
         statement.name,
         options,
         statement,
-        ScriptOrigin(text, None),
+        ScriptText(text, None),
         parameters,
         statement.returns,
         python=PythonCode(call, version, **code),

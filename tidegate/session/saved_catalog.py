@@ -36,7 +36,7 @@ def save_declarations(directory: DataDirectory, catalog: Catalog) -> None:
     secret = _unsaved_names(catalog)
     items = [item for item in map(catalog.get, catalog.names()) if item is not None]
     declared = [
-        {"sql": item.statement.text, "file": _absolute(item.origin.file)}
+        {"sql": item.statement.text, "file": _absolute(item.script.file)}
         for item in items
         if not isinstance(item, SideStream) and item.name not in secret
     ]

@@ -23,7 +23,7 @@ from tidegate.catalog.declare import (
     restore_options,
     script_identity,
 )
-from tidegate.catalog.objects import Declared, LookupTable, ScriptOrigin, Sink, Source, Stream
+from tidegate.catalog.objects import Declared, LookupTable, ScriptText, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import CheckpointName
@@ -35,7 +35,7 @@ from tidegate.errors import Location, RunError, ScriptError, TidegateError, did_
 from tidegate.observe.status import StreamStatus
 from tidegate.observe.timeline import Timeline
 from tidegate.physical.explain import explain
-from tidegate.plan.rewrite.optimizer import plan_to_run
+from tidegate.plan.rewrite.optimizer import optimized_plan
 from tidegate.runtime.cleanup import parked_warning
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import is_cluster, unshared_directory, unshared_paths
@@ -206,7 +206,7 @@ class Session:
         if self._pipelines.until_end is not None:
             self._pipelines.check_runnable(catalog, self._pipelines.until_end)
             if compiled.replaced:
-                self._pipelines.replace_streams(catalog, compiled.settings)
+                self._pipelines.check_and_apply_changes(catalog, compiled.settings)
         self.warnings = list(compiled.warnings)
         self.settings = compiled.settings
         previous = self.catalog
@@ -219,7 +219,7 @@ class Session:
         self._queries.save_declarations(self.catalog)
         save_declarations(self.directory, self.catalog)
         if self._pipelines.running:
-            self._pipelines.start_new(self.catalog, self.settings)
+            self._pipelines.start_or_update(self.catalog, self.settings)
         return results
 
     def _compile(self, sql: str, file: str | None) -> Compiled:
@@ -267,7 +267,7 @@ class Session:
             return [Result.of_text(self._declared(statement.name).create_sql())]
         if isinstance(statement, st.Explain):
             plan = next(plan for explained, plan in compiled.explained if explained is statement)
-            plan = plan if statement.logical else plan_to_run(plan, self.settings)
+            plan = plan if statement.logical else optimized_plan(plan, self.settings)
             return [Result.of_text(explain(plan, statement.stream))]
         return []
 
@@ -290,7 +290,7 @@ class Session:
             memory.forget_inserts(self.directory.source(dropped.name).uri)
         elif isinstance(dropped, Sink):
             # The pipeline continues without the sink, or stops if it has no other sink.
-            self._pipelines.stop_removed(self.catalog, self.settings)
+            self._pipelines.apply_changes(self.catalog, self.settings)
 
     def recall(self) -> SavedDeclarations:
         """Return the declarations that were last saved in this data directory."""
@@ -471,7 +471,7 @@ class Session:
                 return f"checkpoint '{statement.name}' does not exist"
             checkpoints.drop(statement.name, location)
             return f"checkpoint '{statement.name}' dropped"
-        options, _ = restore_options(statement, ScriptOrigin(script.text, script.file))
+        options, _ = restore_options(statement, ScriptText(script.text, script.file))
         target = statement.name if statement.name is not None else statement.epoch
         assert target is not None, "RESTORE has a name or an epoch"
         request = RestoreRequest(target, options["sinks"] == "keep", options["pipeline"], location)
@@ -492,7 +492,7 @@ class Session:
         if self._pipelines.subscribe(self.catalog, declared) and self._pipelines.running:
             assert self._pipelines.until_end is not None, "the pipelines are running"
             self._pipelines.check_runnable(self.catalog, self._pipelines.until_end)
-            self._pipelines.start_new(self.catalog, self.settings)
+            self._pipelines.start_or_update(self.catalog, self.settings)
         name = declared.name
         return Subscription(
             self.directory.stream(name),
@@ -538,5 +538,5 @@ class Session:
         declared = self._declared(stream)
         if not isinstance(declared, Stream):
             raise RunError("TG-506", f"{stream} is not a stream with a query")
-        plan = declared.plan if logical else plan_to_run(declared.plan, self.settings)
+        plan = declared.plan if logical else optimized_plan(declared.plan, self.settings)
         return explain(plan, declared.name)

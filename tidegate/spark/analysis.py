@@ -32,7 +32,7 @@ from tidegate.errors import Location, SqlError
 from tidegate.physical import lookup
 from tidegate.physical.over import typed_function
 from tidegate.physical.stage_sql import SqlWriter
-from tidegate.physical.stages import all_enriched, all_stateful, plan_stages
+from tidegate.physical.stages import all_lookups, all_stateful, plan_stages
 from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.spark.errors import describe
@@ -167,7 +167,7 @@ def _operands(plan: n.Emit) -> Iterator[Operands]:
     stage = plan_stages(plan)
     for leaf in all_stateful(stage):
         yield from leaf.kind.operands(leaf.node)
-    for enriched in all_enriched(stage):
+    for enriched in all_lookups(stage):
         yield from lookup.operands(enriched.node)
 
 
@@ -318,7 +318,7 @@ def _expressions(node: n.Node) -> Iterator[exp.Expr]:
 
 def _place(span: Span | None, declared: Declared) -> Location:
     at = span or declared.statement.name_span
-    return Location(declared.origin.text, at.start, at.end, declared.origin.file)
+    return Location(declared.script.text, at.start, at.end, declared.script.file)
 
 
 def _type_error(

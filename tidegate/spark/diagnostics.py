@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from tidegate.catalog.objects import ScriptOrigin
+from tidegate.catalog.objects import ScriptText
 from tidegate.columns import SELECTED
 from tidegate.errors import Location, TidegateError
 from tidegate.physical.planner import LeafPlan, PhysicalPlan
-from tidegate.physical.stage_sql import MaskedWriter, is_failure
+from tidegate.physical.stage_sql import StageSqlWriter, is_failure
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.functions import CALLED_FUNCTION
 from tidegate.spark.errors import JobFailed, advice
@@ -82,7 +82,7 @@ class _Below:
     leaves: _Leaves
 
     def suspect(self, owner: n.Node, whole: exp.Expr, part: exp.Expr) -> Suspect:
-        writer = MaskedWriter({leaf.node: leaf.view for leaf in self.leaves}.get)
+        writer = StageSqlWriter({leaf.node: leaf.view for leaf in self.leaves}.get)
         columns = [
             f"{quote_identifier(item.id)} AS {quote_identifier(item.name)}"
             for item in self.node.fields
@@ -99,7 +99,7 @@ def _stream_of(plan: PhysicalPlan, target: n.Node) -> str:
     def search(node: n.Node, stream: str) -> str | None:
         if node is target:
             return stream
-        inside = node.name if isinstance(node, n.Inlined) else stream
+        inside = node.name if isinstance(node, n.StreamReference) else stream
         return next((s for child in node.inputs if (s := search(child, inside))), None)
 
     return search(plan.node, plan.stream) or plan.stream
@@ -184,25 +184,25 @@ def _row(context: FrameContext, stream: FramedStream, suspect: Suspect) -> str |
 
 # ---- Errors with the failed expression, its position in the script, and the row.
 
-OriginOf = Callable[[str], ScriptOrigin | None]
+ScriptLookup = Callable[[str], ScriptText | None]
 
 
 def with_failing_row(
-    error: TidegateError, failing_row: FailingRow, origin_of: OriginOf
+    error: TidegateError, failing_row: FailingRow, script_of: ScriptLookup
 ) -> TidegateError:
     """Return the error with its location, and the row in its message."""
     row = f", in the row {failing_row.row}" if failing_row.row is not None else ""
-    location = _place(failing_row.expression, origin_of(failing_row.stream))
+    location = _place(failing_row.expression, script_of(failing_row.stream))
     return type(error)(error.code, error.message + row, location=location, hint=error.hint)
 
 
-def _place(expression: exp.Expr, origin: ScriptOrigin | None) -> Location | None:
+def _place(expression: exp.Expr, script: ScriptText | None) -> Location | None:
     """Return the location of an expression, or of the smallest enclosing one with a known span."""
     tree: exp.Expr | None = expression
-    while tree is not None and origin is not None:
+    while tree is not None and script is not None:
         span = own_span(tree)
-        if span is not None and _stands_there(tree, origin.text[span.start : span.end]):
-            return Location(origin.text, span.start, span.end, origin.file)
+        if span is not None and _stands_there(tree, script.text[span.start : span.end]):
+            return Location(script.text, span.start, span.end, script.file)
         tree = tree.parent
     return None
 

@@ -17,8 +17,8 @@ from sqlglot import exp
 from tidegate.catalog.objects import SideKind, Source
 from tidegate.columns import CONTROL, EVENT_TIME, OP, ORIGIN, SELECTED
 from tidegate.operators.vectorized import VectorStage
-from tidegate.physical.planner import PhysicalPlan, ScanPlan, row_leaves
-from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts
+from tidegate.physical.planner import PhysicalPlan, ScanPlan, scans_and_operators
+from tidegate.physical.stage_sql import carries_op, emits_upserts, may_split_updates
 from tidegate.physical.vectorized import source_vectors
 from tidegate.plan import nodes as n
 from tidegate.spark.errors import JobFailed
@@ -43,10 +43,9 @@ from tidegate.spark.tasks.late_rows import (
     with_failed,
     with_late,
 )
-from tidegate.spark.tasks.protocol import EpochSpecStore
+from tidegate.spark.tasks.protocol import EpochSpecStore, InputKey
 from tidegate.spark.tasks.read import (
     DirectScan,
-    RangeKey,
     Reader,
     ReadFrame,
     Reading,
@@ -115,7 +114,7 @@ class FrameContext:
     tasks: int
     state: str
     # By stream and source: input ranges that Spark's own readers read.
-    native: Mapping[tuple[str, str], InputRange] = field(default_factory=dict)
+    read_by_spark: Mapping[InputKey, InputRange] = field(default_factory=dict)
     now_us: int = 0
     # The operators whose input Spark pre-aggregates.
     grouped: frozenset[str] = frozenset()
@@ -123,14 +122,14 @@ class FrameContext:
     vectors: bool = True
     shared: list[DataFrame] = field(default_factory=list)
     # The ranges that Spark's own readers read in this frame, by stream and source.
-    read_natively: set[tuple[str, str]] = field(default_factory=set)
+    used_spark_readers: set[InputKey] = field(default_factory=set)
     # Whether epochs are large.
     large: bool = False
     # Streams whose ranges of a source are the same.
-    alike: Sequence[Sequence[RangeKey]] = ()
-    shared_scans: dict[RangeKey, SharedScan] = field(default_factory=dict)
+    alike: Sequence[Sequence[InputKey]] = ()
+    shared_scans: dict[InputKey, SharedScan] = field(default_factory=dict)
     # Rows that several scans share, by the first scan's stream and the source.
-    decoded: dict[RangeKey, DataFrame] = field(default_factory=dict)
+    decoded: dict[InputKey, DataFrame] = field(default_factory=dict)
     # By stream: late rows that other streams read.
     late: dict[str, LateRowsFrame] = field(default_factory=dict)
     # The shared operators, and their rows by number.
@@ -176,7 +175,7 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
     reports = frames[0]
     for frame in frames[1:]:
         reports = reports.union(frame)
-    once = bool(context.read_natively)
+    once = bool(context.used_spark_readers)
     return PipelineFrame(reports, context.shared, once, context.tasks, context.large)
 
 
@@ -278,8 +277,10 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     frame, staged = _with_plain_names(frame, staged)
     late = [sink for sink in stream.sinks if sink.takes is SideKind.LATE_ROWS]
     if late or stream.readers:
-        assert plan.late is not None, "the plan has a late stream"
-        rows = with_late(frame, plan.late, stream.late_names, stream.readers, context.epoch_specs)
+        assert plan.late_schema is not None, "the plan has a late stream"
+        rows = with_late(
+            frame, plan.late_schema, stream.late_names, stream.readers, context.epoch_specs
+        )
         if stream.readers:
             # Its operators run once for all readers.
             context.shared.append(rows.frame)
@@ -291,7 +292,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
         frame = with_failed(frame)
         frame, others = _with_columns(frame, failed, FAILED_COLUMNS, FAILED_SCHEMA, IS_FAILED)
         staged += others
-    scans = any(isinstance(leaf, ScanPlan) for leaf in row_leaves(plan.leaves))
+    scans = any(isinstance(leaf, ScanPlan) for leaf in scans_and_operators(plan.leaves))
     spec = StagingSpec(stream.name, tuple(staged), scans)
     return frame.mapInArrow(staging(spec, context.epoch_specs), REPORTS_SCHEMA)
 
@@ -365,8 +366,8 @@ def _arrow(frame: DataFrame, names: Sequence[str]) -> pa.Schema:
 def _scan(
     context: FrameContext, stream: FramedStream, scan: ScanPlan, stream_names: StreamNames
 ) -> DataFrame:
-    if scan.late_of is not None:
-        return late_scan(scan, context.late[scan.late_of])
+    if scan.late_rows_of is not None:
+        return late_scan(scan, context.late[scan.late_rows_of])
     source, read = context.source_of(scan)
     shared = context.shared_scans.get((stream.name.lower(), source.name.lower()))
     if shared is None:
@@ -383,9 +384,9 @@ def _raw(context: FrameContext, one: SharedScan, scan: ScanPlan, source: Source)
     """Return the records of a source, read by one scan or by several equal ones."""
     opened = context.sources[source.name.lower()]
     range_key = (one.leader.lower(), source.name.lower())
-    input_range = context.native.get(range_key)
+    input_range = context.read_by_spark.get(range_key)
     if input_range is not None:
-        context.read_natively.add(range_key)
+        context.used_spark_readers.add(range_key)
         raw = opened.native_frame(context.spark, one.read, input_range)
         return raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
     leaf = ReadFrame(
@@ -417,13 +418,13 @@ def _direct(
     context: FrameContext, stream: FramedStream, scan: ScanPlan, stream_names: StreamNames
 ) -> DirectScan | None:
     """Return how tasks read a source directly; None if Spark has to read it."""
-    if scan.late_of is not None:
+    if scan.late_rows_of is not None:
         return None
     source, read = context.source_of(scan)
     if (stream.name.lower(), source.name.lower()) in context.shared_scans:
         return None
     opened = context.sources[source.name.lower()]
-    input_range = context.native.get((stream.name.lower(), source.name.lower()))
+    input_range = context.read_by_spark.get((stream.name.lower(), source.name.lower()))
     reader = opened.direct(read)
     vectors = source_vectors(scan.node, source)
     if reader is None or vectors is None or (input_range is not None and not input_range.splits):
@@ -445,8 +446,8 @@ def _direct(
 def _with_deletes(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
     """Turn an old row whose new row was filtered out into a delete."""
     node = plan.node
-    filters = plan.guarded or filters_changes(node)
-    if not (gives_upserts(node) and carries_op(node) and filters):
+    filters = plan.guarded or may_split_updates(node)
+    if not (emits_upserts(node) and carries_op(node) and filters):
         return frame
     key = node.key or ()
     names = [quote_identifier(node.field(column).name) for column in key] or ["1"]

@@ -15,19 +15,19 @@ from pyspark.sql.types import StructField
 
 from tidegate.columns import ARRIVAL, CONTROL, EVENT_TIME, NOW, ORIGIN, SELECTED
 from tidegate.operators.vectorized import VectorStage
-from tidegate.physical.lookup import FOUND
-from tidegate.physical.operator_kind import calls_user_functions, reads_user_functions
+from tidegate.physical.lookup import MATCHES
+from tidegate.physical.operator_kind import node_calls_udf, stage_calls_udf
 from tidegate.physical.planner import (
     FIRST_OPERATOR,
-    EnrichPlan,
-    FedPort,
+    InputPlan,
     LeafPlan,
+    LookupPlan,
     OperatorPlan,
     PhysicalPlan,
     ScanPlan,
-    place_of,
-    row_leaves,
+    input_origin_id,
     runner_of,
+    scans_and_operators,
 )
 from tidegate.physical.typed import arrow_type
 from tidegate.spark.sharing import (
@@ -38,7 +38,7 @@ from tidegate.spark.sharing import (
     StreamNames,
     sender,
 )
-from tidegate.spark.tasks.lookup_join import EnrichSpec, enriching
+from tidegate.spark.tasks.lookup_join import LookupTaskSpec, enriching
 from tidegate.spark.tasks.protocol import EpochSpecStore
 from tidegate.spark.tasks.read import DirectScan, Reading, ReadPort, ReadRange, reading
 from tidegate.spark.tasks.shuffle import SHUFFLE_SCHEMA, ShuffleSpec, shuffle_writer
@@ -120,7 +120,7 @@ def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lower
             (last,) = plan.leaves
             if isinstance(last, OperatorPlan):
                 return Lowered(None, lowering.operator(last), stage)
-        user = calls_user_functions(plan.node, {leaf.node for leaf in plan.leaves})
+        user = stage_calls_udf(plan.node, {leaf.node for leaf in plan.leaves})
         return Lowered(lowering.stage(plan.sql, plan.leaves, user))
     finally:
         for view in lowering.views:
@@ -171,7 +171,7 @@ class _Lowering:
             self._views(leaves, frames)
             return self.context.spark.sql(sql)
         for leaf, frame in zip(leaves, frames, strict=True):
-            if isinstance(leaf, OperatorPlan | EnrichPlan):
+            if isinstance(leaf, OperatorPlan | LookupPlan):
                 self.context.shared.append(frame)
         self._views(leaves, [frame.where(SELECTED) for frame in frames])
         rows = self.context.spark.sql(calls_for_selected_rows(sql, SELECTED))
@@ -184,19 +184,19 @@ class _Lowering:
     def _leaf(self, leaf: LeafPlan) -> DataFrame:
         if isinstance(leaf, ScanPlan):
             return self.context.scan(leaf, self.stream_names)
-        if isinstance(leaf, EnrichPlan):
+        if isinstance(leaf, LookupPlan):
             return self._enriched(leaf)
         return self.operator(leaf).frame(self.context.epoch_specs)
 
-    def _enriched(self, plan: EnrichPlan) -> DataFrame:
+    def _enriched(self, plan: LookupPlan) -> DataFrame:
         """Join the matching rows of a lookup table to the input."""
-        user = calls_user_functions(plan.node.left, {leaf.node for leaf in plan.leaves})
-        user = user or reads_user_functions(plan.node)
-        below = self.stage(plan.below, plan.leaves, user)
+        user = stage_calls_udf(plan.node.left, {leaf.node for leaf in plan.leaves})
+        user = user or node_calls_udf(plan.node)
+        input_rows = self.stage(plan.input_sql, plan.leaves, user)
         name = plan.table.name.lower()
         lookup = plan.lookup
         reader = self.context.lookups[name].reader(lookup.columns, lookup.keys)
-        input_schema = to_arrow_schema(below.schema, timezone="UTC")
+        input_schema = to_arrow_schema(input_rows.schema, timezone="UTC")
         fields = [
             input_schema.field(n).with_nullable(True)
             for n in input_schema.names
@@ -206,14 +206,14 @@ class _Lowering:
             pa.field(f"f{index}", arrow_type(kind))
             for index, (_, kind) in enumerate(lookup.columns)
         ]
-        fields.append(pa.field(FOUND, pa.list_(pa.field("element", pa.struct(table_fields)))))
-        spec = EnrichSpec(name, reader, plan.keys, pa.schema(fields))
-        enriched = below.mapInArrow(
+        fields.append(pa.field(MATCHES, pa.list_(pa.field("element", pa.struct(table_fields)))))
+        spec = LookupTaskSpec(name, reader, plan.keys, pa.schema(fields))
+        enriched = input_rows.mapInArrow(
             enriching(spec, self.context.epoch_specs), from_arrow_schema(spec.output)
         )
         enriched.createOrReplaceTempView(plan.enriched_view)
         self.views.append(plan.enriched_view)
-        return self.context.spark.sql(plan.above)
+        return self.context.spark.sql(plan.output_sql)
 
     def _views(self, leaves: Leaves, frames: list[DataFrame]) -> None:
         for leaf, frame in zip(leaves, frames, strict=True):
@@ -249,7 +249,7 @@ class _Lowering:
     ) -> Iterator[tuple[Hashable, Hashable | None, tuple[ReadPort, ...]]]:
         """Yield the operators below; shared operators once for each stream."""
         for leaf in leaves:
-            if isinstance(leaf, EnrichPlan):
+            if isinstance(leaf, LookupPlan):
                 yield from self.read_ports(leaf.leaves)
             elif isinstance(leaf, OperatorPlan):
                 shared = self._shared(leaf.number)
@@ -261,7 +261,7 @@ class _Lowering:
                     for fed in leaf.ports:
                         yield from self.read_ports(fed.leaves)
 
-    def _read_port(self, plan: OperatorPlan, number: int, fed: FedPort) -> ReadPort | None:
+    def _read_port(self, plan: OperatorPlan, number: int, fed: InputPlan) -> ReadPort | None:
         """Return a port whose rows tasks read and compute; None for others."""
         if fed.vectors is None or not self.context.vectors:
             return None
@@ -312,7 +312,7 @@ class _Lowering:
             origin_ids = self._shuffle_spec(plan, number, fed).positions
             senders = [
                 leaf.index if isinstance(leaf, ScanPlan) else self.senders.get(leaf.number, -1)
-                for leaf in row_leaves(fed.leaves)
+                for leaf in scans_and_operators(fed.leaves)
             ]
             sent = {origin_id for sender in senders for origin_id in origin_ids.get(sender, ())}
             missing = {origin.id for origin in origins} - sent
@@ -329,7 +329,7 @@ class _Lowering:
             context.state,
             plan.columns,
             plan.arrival,
-            plan.clocked,
+            plan.has_processing_time,
         )
 
     def _packed(self, plan: OperatorPlan) -> DataFrame:
@@ -366,13 +366,13 @@ class _Lowering:
         Spark runs equal parts of a plan once. Inputs with operators are excluded, because each
         operator has its own state.
         """
-        leaves = [leaf for fed in plan.ports for leaf in row_leaves(fed.leaves)]
+        leaves = [leaf for fed in plan.ports for leaf in scans_and_operators(fed.leaves)]
         if any(isinstance(leaf, OperatorPlan) for leaf in leaves):
             return None
         schemas = [str(schema) for port in plan.operator.shuffle_schemas for schema in port]
         return (plan.canonical_form, type(plan.operator), *schemas)
 
-    def _shuffle_spec(self, plan: OperatorPlan, number: int, fed: FedPort) -> ShuffleSpec:
+    def _shuffle_spec(self, plan: OperatorPlan, number: int, fed: InputPlan) -> ShuffleSpec:
         port = fed.port
         return ShuffleSpec(
             self.stream_names,
@@ -382,15 +382,15 @@ class _Lowering:
             tuple((self._known_as(origin), delay) for origin, delay in fed.delays),
             tuple(origin.id for origin in fed.origins if origin.id < FIRST_OPERATOR),
             tuple(
-                (self._known_as(origin.id), place_of(number, position))
+                (self._known_as(origin.id), input_origin_id(number, position))
                 for position, origin in enumerate(fed.origins)
             ),
             self.context.key_groups,
             port.grid,
-            port.hashed,
+            port.hash_columns,
         )
 
-    def _port(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame:
+    def _port(self, plan: OperatorPlan, number: int, fed: InputPlan) -> DataFrame:
         """Return the packed rows of one port."""
         spec = self._shuffle_spec(plan, number, fed)
         below = self._computed(plan, number, fed)
@@ -398,14 +398,14 @@ class _Lowering:
             return below
         user = self._user(plan, fed)
         pre_aggregates = self.context.keys[plan.number] in self.context.grouped and not user
-        if fed.grouped_sql is not None and pre_aggregates:
+        if fed.pre_aggregated_sql is not None and pre_aggregates:
             spec = replace(spec, grouped=True, key=self.context.keys[plan.number])
-            groups = self.stage(fed.grouped_sql, fed.leaves, False)
+            groups = self.stage(fed.pre_aggregated_sql, fed.leaves, False)
             return groups.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), SHUFFLE_SCHEMA)
         rows = self.stage(fed.sql, fed.leaves, user)
         return rows.mapInArrow(shuffle_writer(spec, self.context.epoch_specs), SHUFFLE_SCHEMA)
 
-    def _computed(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame | None:
+    def _computed(self, plan: OperatorPlan, number: int, fed: InputPlan) -> DataFrame | None:
         """Return the packed rows of a port whose stage tasks compute; None if Spark computes it."""
         context = self.context
         if fed.vectors is None or not context.vectors:
@@ -421,9 +421,9 @@ class _Lowering:
             return None
         return context.read_frame([ReadRange(port.scan.reader, (port,))], SHUFFLE_SCHEMA)
 
-    def _user(self, plan: OperatorPlan, fed: FedPort) -> bool:
+    def _user(self, plan: OperatorPlan, fed: InputPlan) -> bool:
         leaves = {leaf.node for leaf in fed.leaves}
-        return reads_user_functions(plan.node) or calls_user_functions(fed.port.node, leaves)
+        return node_calls_udf(plan.node) or stage_calls_udf(fed.port.node, leaves)
 
 
 def _passed(item: StructField, hidden: set[str]) -> str:

@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame
 
 from tidegate.catalog.objects import Source
 from tidegate.columns import CONTROL
-from tidegate.physical.planner import EnrichPlan, LeafPlan, OperatorPlan, ScanPlan
+from tidegate.physical.planner import LeafPlan, LookupPlan, OperatorPlan, ScanPlan
 from tidegate.spark.tasks.protocol import (
     WATERMARKS,
     EpochSpec,
     EpochSpecStore,
+    InputKey,
     keep_loaded_modules,
     task_number,
 )
-from tidegate.spark.tasks.read import RangeKey
 from tidegate.spark.tasks.shuffle import Batches
 from tidegate.spark.tasks.step import StepSpec
 from tidegate.state.codec import table_from_bytes, table_to_bytes
@@ -109,7 +109,7 @@ def read_scans(
     for leaf in leaves:
         if isinstance(leaf, ScanPlan):
             yield leaf, stream_names
-        elif isinstance(leaf, EnrichPlan):
+        elif isinstance(leaf, LookupPlan):
             yield from read_scans(stream, leaf.leaves, shared, stream_names)
         else:
             yield from _scans_below(stream, leaf, shared, stream_names)
@@ -146,24 +146,24 @@ class SharedScan:
 
 def shared_scans(
     scans: Iterable[tuple[str, ScanPlan, StreamNames]],
-    alike: Sequence[Sequence[RangeKey]],
+    alike: Sequence[Sequence[InputKey]],
     source_of: Callable[[ScanPlan], tuple[Source, Read]],
     sources: Mapping[str, SourceConnector],
-) -> dict[RangeKey, SharedScan]:
+) -> dict[InputKey, SharedScan]:
     """Return the scans to share; `alike` are streams whose ranges of a source are equal.
 
     Each scan has its stream, and the streams that its counts are attributed to.
     """
-    scans_by_range: dict[RangeKey, list[tuple[StreamNames, ScanPlan, Read]]] = {}
-    by_spark: set[RangeKey] = set()
+    scans_by_range: dict[InputKey, list[tuple[StreamNames, ScanPlan, Read]]] = {}
+    by_spark: set[InputKey] = set()
     for stream, scan, stream_names in scans:
-        if scan.late_of is None:
+        if scan.late_rows_of is None:
             source, read = source_of(scan)
             range_key = (stream.lower(), source.name.lower())
             scans_by_range.setdefault(range_key, []).append((stream_names, scan, read))
             if sources[source.name.lower()].direct(read) is None:
                 by_spark.add(range_key)
-    shared: dict[RangeKey, SharedScan] = {}
+    shared: dict[InputKey, SharedScan] = {}
     for group, partitioned in product(alike, (True, False)):
         # If Spark decodes one scan of a source, it decodes all of them.
         range_keys = [

@@ -126,7 +126,7 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
         is_row = f"{is_row} AND NOT {_BAD}"
     hidden = [
         f"{_origin(scan, frame)} AS {ORIGIN}",
-        f"{scan.mark(_BAD if bad is not None else None)} AS {EVENT_TIME}",
+        f"{scan.event_time_sql(_BAD if bad is not None else None)} AS {EVENT_TIME}",
         f"{is_row} AS {SELECTED}",
         f"{control} AS {CONTROL}",
     ]
@@ -177,7 +177,7 @@ def _carried(scan: ScanPlan, frame: DataFrame) -> list[str]:
         has_arrival = ARRIVAL_FILE in frame.columns
         columns.append(f"{ARRIVAL_FILE if has_arrival else repr('')} AS {ARRIVAL_FILE}")
         columns.append(f"{ARRIVAL_ROW if has_arrival else '0L'} AS {ARRIVAL_ROW}")
-    if scan.clocked:
+    if scan.has_processing_time:
         columns.append(f"{NOW} AS {NOW}")
     return columns
 
@@ -254,5 +254,5 @@ def _cannot_be_computed(source: Source, column: Declared) -> str:
     """Return a reason with the expression as the user wrote it."""
     assert column.computed is not None, f"{column.name} is computed"
     span = own_span(column.computed)
-    sql = source.origin.text[span.start : span.end] if span else to_sql(column.computed)
+    sql = source.script.text[span.start : span.end] if span else to_sql(column.computed)
     return string_literal(f"{column.name} cannot be computed: {sql}")

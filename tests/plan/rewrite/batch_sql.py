@@ -34,7 +34,7 @@ def _child(node: n.Node) -> str:
 def _orders_upserts(node: n.Node) -> bool:
     if isinstance(node, n.Scan):
         return bool(node.source.primary_key)
-    passes = isinstance(node, n.Filter | n.Project | n.Inlined | n.Emit)
+    passes = isinstance(node, n.Filter | n.Project | n.StreamReference | n.Emit)
     return passes and _orders_upserts(node.inputs[0])
 
 
@@ -58,11 +58,11 @@ def _lookupscan(node: n.LookupScan) -> str:
     return _select(columns, node.table.name)
 
 
-def _inlined(node: n.Unary) -> str:
+def _streamreference(node: n.Unary) -> str:
     return _select(_ids(node), _child(node.input))
 
 
-_emit = _hold = _inlined
+_emit = _hold = _streamreference
 
 
 def _filter(node: n.Filter) -> str:
@@ -126,8 +126,8 @@ def _aggregate(node: n.Aggregate) -> str:
     trees = [*node.keys, *node.aggregates]
     columns = [f"{text(t)} AS {quoted(i.id)}" for i, t in zip(node.fields, trees, strict=True)]
     keys = [text(key) for key in node.keys]
-    rows = _child(node.input) if not node.makes_sessions else ""
-    if node.makes_sessions:
+    rows = _child(node.input) if not node.merges_sessions else ""
+    if node.merges_sessions:
         assert isinstance(node.input, n.Window)
         window_ids = {item.id for item in node.input.fields[-3:]}
         by = [text(key) for key in node.keys if key.name not in window_ids]

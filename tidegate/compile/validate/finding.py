@@ -65,7 +65,7 @@ def plan_path(node: n.Node) -> str:
         node = (unbounded_inputs or list(node.inputs))[0]
         if not isinstance(node, n.Project | n.Filter):
             labels.append(node.label())
-        if isinstance(node, n.Inlined):
+        if isinstance(node, n.StreamReference):
             break
     return " → ".join(labels)
 
@@ -97,7 +97,7 @@ def table_name(node: n.Node) -> str:
     for below in n.walk(node, into_inlined=False):
         if isinstance(below, n.Scan):
             return below.source.name
-        if isinstance(below, n.Inlined):
+        if isinstance(below, n.StreamReference):
             return below.name
     return "my_source"
 
@@ -105,7 +105,7 @@ def table_name(node: n.Node) -> str:
 def time_column(node: n.Node) -> str:
     """Return the name of an event-time column below a node, for hints that can be pasted."""
     for below in n.walk(node):
-        if not isinstance(below, n.Scan | n.Inlined):
+        if not isinstance(below, n.Scan | n.StreamReference):
             continue
         for item in below.fields:
             if item.role is n.Role.TIME and item.name != "window_time":

@@ -233,7 +233,7 @@ def _key_hint(node: n.Join, key: str) -> str:
     """Suggest how to declare versions: by a key, or as the last row of each key."""
     time = next(item.name for item in node.right.fields if item.role is n.Role.TIME)
     last = "QUALIFY row_number() OVER (PARTITION BY {0} ORDER BY {1} DESC) = 1"
-    named = isinstance(node.right, n.Scan | n.Inlined)
+    named = isinstance(node.right, n.Scan | n.StreamReference)
     if node.right.changelog is not ChangelogKind.APPEND or not key or not named:
         return (
             "versions are the rows of a source with PRIMARY KEY and WATERMARK, or the last row of "

@@ -20,7 +20,7 @@ def late_reader_errors(stream: Stream, catalog: Catalog) -> Iterator[TidegateErr
     """Yield the reasons why a stream cannot read late rows of another stream."""
     for side, span in _late_streams(stream.plan):
         at = span or stream.statement.span
-        location = Location(stream.origin.text, at.start, at.end, stream.origin.file)
+        location = Location(stream.script.text, at.start, at.end, stream.script.file)
         for message, hint in _reasons(side, stream, catalog):
             yield ValidationError(LATE_READER_CODE, message, location=location, hint=hint)
 
@@ -28,7 +28,7 @@ def late_reader_errors(stream: Stream, catalog: Catalog) -> Iterator[TidegateErr
 def _late_streams(plan: n.Node) -> Iterator[tuple[SideStream, Span | None]]:
     """Yield the late streams that a query reads, also indirectly, with their spans."""
     for node in n.walk(plan, into_inlined=False):
-        for scan in n.walk(node) if isinstance(node, n.Inlined) else [node]:
+        for scan in n.walk(node) if isinstance(node, n.StreamReference) else [node]:
             if isinstance(scan, n.SideScan) and scan.side.is_late:
                 yield scan.side, node.span
 
@@ -140,7 +140,7 @@ def failed_row_errors(stream: Stream, catalog: Catalog) -> Iterator[TidegateErro
                 "add on_error = 'dead_letter' to its options.",
             )
     for node in n.walk(stream.plan):
-        if not isinstance(node, n.Inlined):
+        if not isinstance(node, n.StreamReference):
             continue
         other = catalog.get(node.name)
         if isinstance(other, Stream) and other.on_error == "dead_letter":
@@ -155,5 +155,5 @@ def failed_row_errors(stream: Stream, catalog: Catalog) -> Iterator[TidegateErro
 
 def _error(stream: Stream, span: Span | None, message: str, hint: str) -> TidegateError:
     at = span or stream.statement.span
-    location = Location(stream.origin.text, at.start, at.end, stream.origin.file)
+    location = Location(stream.script.text, at.start, at.end, stream.script.file)
     return ValidationError(FAILED_ROW_CODE, message, location=location, hint=hint)

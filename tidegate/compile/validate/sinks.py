@@ -45,7 +45,7 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
     return ValidationError(
         "TG-413",
         f"stream {sink.source} {_EMITS[kind]}, but sink {sink.name} only accepts {kinds} streams",
-        location=Location(sink.origin.text, source_span.start, source_span.end, sink.origin.file),
+        location=Location(sink.script.text, source_span.start, source_span.end, sink.script.file),
         hint=spec.changelog_hint or "end the query of the stream with EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )
@@ -61,7 +61,7 @@ def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | 
         "TG-413",
         f"stream {sink.source} {_EMITS[plan.changelog]}, but it has no key, so sink {sink.name} "
         "cannot identify the row to change",
-        location=Location(sink.origin.text, source_span.start, source_span.end, sink.origin.file),
+        location=Location(sink.script.text, source_span.start, source_span.end, sink.script.file),
         hint="group the stream by columns and select all of them, or use EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )
@@ -133,7 +133,7 @@ def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator
 
 
 def _error(sink: Sink, code: str, message: str, span: Span, hint: str) -> CatalogError:
-    location = Location(sink.origin.text, span.start, span.end, sink.origin.file)
+    location = Location(sink.script.text, span.start, span.end, sink.script.file)
     return CatalogError(code, message, location=location, hint=hint)
 
 
@@ -165,5 +165,5 @@ def _not_a_stream(sink: Sink, source: Declared) -> CatalogError:
     message = f"{source.name} is a {source.kind.value.lower()}, but a sink writes a stream"
     assert isinstance(sink.statement, st.CreateSink), "a sink was declared by CREATE SINK"
     span = sink.statement.source_span
-    location = Location(sink.origin.text, span.start, span.end, sink.origin.file)
+    location = Location(sink.script.text, span.start, span.end, sink.script.file)
     return CatalogError("TG-201", message, location=location, hint=hint)

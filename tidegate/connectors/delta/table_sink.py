@@ -142,7 +142,7 @@ class DeltaSink:
         self.options = context.sink.options
         self.label = f"the sink {context.sink.name}"
         self.name = context.sink.name
-        self.uri = uri(self.options["path"], context.sink.origin.folder)
+        self.uri = uri(self.options["path"], context.sink.script.folder)
         self.store = open_store(self.uri)
         # The name of a sink may contain characters that file names should not.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]

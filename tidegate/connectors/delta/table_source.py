@@ -49,7 +49,7 @@ class DeltaSource:
         self.label = f"the source {self.source.name}"
         self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
         self.sizer = context.sizer
-        self.uri = uri(self.options["path"], self.source.origin.folder)
+        self.uri = uri(self.options["path"], self.source.script.folder)
         self.store = open_store(self.uri)
         self._files: dict[tuple[int, bool], list[AddedFile]] = {}
         with translate_errors(self.label):

@@ -133,7 +133,7 @@ class FilesSink:
     def __init__(self, context: SinkContext) -> None:
         self.context = context
         self.options = context.sink.options
-        self.store = open_store(uri(self.options["path"], context.sink.origin.folder))
+        self.store = open_store(uri(self.options["path"], context.sink.script.folder))
         # Files are named <stream id>-<sink>-..., so this is common to all sinks with this name.
         self.name_suffix = f"-{context.sink.name.lower()}-"
         self.prefix = f"{context.pipeline}{self.name_suffix}"
@@ -277,7 +277,7 @@ class FilesSink:
                     "TG-523",
                     f"the files that the sink {sink.name} has written to {self.options['path']} "
                     f"have a different layout than new files: {'; '.join(changes)}",
-                    location=Location(sink.origin.text, span.start, span.end, sink.origin.file),
+                    location=Location(sink.script.text, span.start, span.end, sink.script.file),
                     hint="choose another path, move the existing files to another directory, or "
                     "keep the previous columns and options.",
                 )

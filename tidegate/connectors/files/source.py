@@ -134,7 +134,7 @@ class FilesSource:
     def __init__(self, context: SourceContext) -> None:
         self.context = context
         self.options = context.source.options
-        self.store = open_store(uri(self.options["path"], context.source.origin.folder))
+        self.store = open_store(uri(self.options["path"], context.source.script.folder))
         self.seen_files = SeenFiles(open_store(context.offsets))
         self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
         # The files read up to committed offsets, and up to the start of ranges that were planned.
@@ -145,7 +145,7 @@ class FilesSource:
 
     def _require_directory(self) -> None:
         """Reject a missing directory. It would look like an empty one."""
-        path = os.path.join(self.context.source.origin.folder, self.options["path"])  # noqa: PTH118
+        path = os.path.join(self.context.source.script.folder, self.options["path"])  # noqa: PTH118
         if self.store.local and not self.store.local_path("").is_dir():
             raise RunError(
                 "TG-522",

@@ -215,7 +215,7 @@ class KeyedAggregate(GroupByOperator):
         if pending is not None:
             pending.store.save()
             gauges["rows"] += pending.store.rows
-            store.state.wake_us = pending.due_us
+            store.state.timer_us = pending.due_us
             gauges["bytes"] += pending.store.bytes
             self.limits.check(self.name, gauges)
 

@@ -17,7 +17,7 @@ from tidegate.sql.statements import EmitClause, EmitMode, Query
 # ---- INTERSECT and EXCEPT, by counting how often each row occurs in each of the queries
 
 # The column with the number of the query that a row comes from.
-MEMBER_COLUMN = "_side"
+MEMBER_COLUMN = "_member"
 
 
 def has_bounded_state(node: n.SetOperation) -> bool:

@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tidegate.catalog.declare import Declarer
-from tidegate.catalog.objects import Column, Function, Parameter, PythonCode, ScriptOrigin, Source
+from tidegate.catalog.objects import Column, Function, Parameter, PythonCode, ScriptText, Source
 from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, parameter_problem, version_of
 from tidegate.errors import CatalogError
@@ -33,13 +33,13 @@ def bind_function(
     options, errors = declarer.options(PYTHON_OPTIONS, "a function", statement)
     context.errors += errors
     if statement.python is not None:
-        return _bind_python_function(statement, options, context, declarer.origin)
+        return _bind_python_function(statement, options, context, declarer.script)
     assert statement.body is not None, "an SQL function has an expression"
     body = _bind_body(statement, statement.body, context)
     parameters = tuple(Parameter(p.name, p.type) for p in statement.parameters)
-    origin = declarer.origin
+    script = declarer.script
     return Function(
-        statement.name, options, statement, origin, parameters, statement.returns, body=body
+        statement.name, options, statement, script, parameters, statement.returns, body=body
     )
 
 
@@ -64,7 +64,7 @@ def _bind_body(statement: st.CreateFunction, tree: exp.Expr, context: Context) -
 
 
 def _bind_python_function(
-    statement: st.CreateFunction, options: Options, context: Context, origin: ScriptOrigin
+    statement: st.CreateFunction, options: Options, context: Context, script: ScriptText
 ) -> Function | None:
     """Load the Python function that a statement names."""
     assert statement.python is not None, "the statement declares a Python function"
@@ -73,7 +73,7 @@ def _bind_python_function(
         context.report("TG-210", "a Python function needs RETURNS", statement.name_span, hint)
         return None
     try:
-        call = load(statement.python, origin.folder)
+        call = load(statement.python, script.folder)
         code = PythonCode(
             call,
             version_of(call, options["version"]),
@@ -88,7 +88,7 @@ def _bind_python_function(
     if problem is not None:
         context.report("TG-210", problem[0], statement.definition_span, problem[1])
     return Function(
-        statement.name, options, statement, origin, parameters, statement.returns, python=code
+        statement.name, options, statement, script, parameters, statement.returns, python=code
     )
 
 

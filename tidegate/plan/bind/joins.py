@@ -411,7 +411,7 @@ class ConditionalJoin:
 
 
 @dataclass(frozen=True)
-class JoinInput:
+class JoinClauses:
     """The inputs and clauses of a join before its kind is determined."""
 
     left: Node
@@ -431,7 +431,7 @@ class JoinInput:
     unused: frozenset[str] = frozenset()
 
 
-def build_join(context: Context, parts: JoinInput) -> Node:
+def build_join(context: Context, parts: JoinClauses) -> Node:
     """Determine the kind of a join; rewrite conditions that no operator can evaluate."""
     join, residual = _classify(context, parts)
     mixed = [piece for piece in residual if _uses_both_sides(piece, join)]
@@ -452,7 +452,7 @@ def build_join(context: Context, parts: JoinInput) -> Node:
     return ConditionalJoin(context, join, base, mixed, joined).node()
 
 
-def _without_unused(node: Node, parts: JoinInput) -> Node:
+def _without_unused(node: Node, parts: JoinClauses) -> Node:
     """Drop unreferenced columns, so that they are not compared."""
     used = referenced_ids(parts.condition) if parts.condition is not None else set()
     unused = parts.unused - used
@@ -476,7 +476,7 @@ def _has_bounded_state(join: Join) -> bool:
     return join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
 
-def _classify(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr]]:
+def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr]]:
     """Return the join, and the parts of its condition that are neither keys nor time bounds."""
     pieces = ex.conjuncts(parts.condition)
     asof_match = _find_match(parts, pieces)
@@ -521,7 +521,7 @@ def _classify(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr]]
     return replace(join, fields=_output_fields(parts, join)), residual
 
 
-def _find_match(parts: JoinInput, pieces: list[exp.Expr]) -> AsofMatch:
+def _find_match(parts: JoinClauses, pieces: list[exp.Expr]) -> AsofMatch:
     """Return the condition that selects the right row, and the other parts of ON."""
     if parts.asof:
         sides = JoinSides.of(parts.left.fields, parts.right.fields)
@@ -629,7 +629,7 @@ def _bound_of(
 
 
 def _time_bounds(
-    parts: JoinInput, pairs: list[KeyPair], rest: list[exp.Expr]
+    parts: JoinClauses, pairs: list[KeyPair], rest: list[exp.Expr]
 ) -> tuple[TimeBounds | None, list[exp.Expr]]:
     """Return the first pair of time columns with both bounds, and the remaining conditions."""
     left, right = fields_by_id(parts.left.fields), fields_by_id(parts.right.fields)
@@ -660,7 +660,7 @@ def _limits(*limits: int | None) -> list[int]:
 
 
 def _join_kind(
-    context: Context, parts: JoinInput, pairs: list[KeyPair], bounds: TimeBounds | None
+    context: Context, parts: JoinClauses, pairs: list[KeyPair], bounds: TimeBounds | None
 ) -> JoinKind:
     if parts.asof:
         return JoinKind.ASOF
@@ -673,7 +673,7 @@ def _join_kind(
     return JoinKind.INTERVAL if bounds is not None else JoinKind.REGULAR
 
 
-def _same_window(parts: JoinInput, pairs: list[KeyPair]) -> bool:
+def _same_window(parts: JoinClauses, pairs: list[KeyPair]) -> bool:
     """Return whether the keys require that both rows are in the same window."""
     left, right = fields_by_id(parts.left.fields), fields_by_id(parts.right.fields)
     roles = set()
@@ -694,7 +694,7 @@ def _same_window(parts: JoinInput, pairs: list[KeyPair]) -> bool:
     return bool(roles)
 
 
-def _output_fields(parts: JoinInput, join: Join) -> tuple[Field, ...]:
+def _output_fields(parts: JoinClauses, join: Join) -> tuple[Field, ...]:
     """Return the fields of a join: outer sides are nullable, and event times remain if they can."""
     left_nullable = parts.how in ("RIGHT", "FULL")
     right_nullable = parts.how in ("LEFT", "FULL")

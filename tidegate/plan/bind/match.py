@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.resolve import UNKNOWN, Resolver
+from tidegate.plan.bind.resolve import UNKNOWN_FIELD, Resolver
 from tidegate.plan.bind.scope import (
     Context,
     Relation,
@@ -268,7 +268,7 @@ def _reference_part(
 ) -> exp.Expr:
     if part not in parts:
         parts.append(part)
-    return column(replace(UNKNOWN, id=f"?{parts.index(part)}"), origin)
+    return column(replace(UNKNOWN_FIELD, id=f"?{parts.index(part)}"), origin)
 
 
 def _compute_on_row(tree: exp.Expr, navigation: n.Navigation) -> n.Navigation:

@@ -232,7 +232,7 @@ def _apply_except(
     return [item for item in items if item.name.lower() not in excluded]
 
 
-UNKNOWN = Field("?", "?")
+UNKNOWN_FIELD = Field("?", "?")
 # The metadata key of calls of unknown functions; their columns are not checked further.
 UNKNOWN_FUNCTION = "unknown_function"
 
@@ -253,7 +253,7 @@ class Resolver:
             hint = "list the columns."
             message = "* is only allowed in SELECT and in the arguments of functions"
             self.context.report("TG-103", message, node, hint)
-            return column(UNKNOWN, node)
+            return column(UNKNOWN_FIELD, node)
         if isinstance(node, exp.Column):
             return self._resolve_column(node)
         if isinstance(node, exp.Lambda):
@@ -505,7 +505,7 @@ class Resolver:
                 )
             return field_path(parenthesize(alias.copy()), parts[1:])
         self._report_unknown_column(parts, node)
-        return column(UNKNOWN, node)
+        return column(UNKNOWN_FIELD, node)
 
     def _resolve_in_scope(
         self, scope: Scope, parts: list[str], node: exp.Column
@@ -516,7 +516,7 @@ class Resolver:
                 matches = [f for f in relation.fields if f.name.lower() == parts[1].lower()]
                 if not matches:
                     self._report_unknown_in(relation, parts, node)
-                    return column(UNKNOWN, node)
+                    return column(UNKNOWN_FIELD, node)
                 return field_path(column(matches[0], node), parts[2:])
         if parts[0].lower() in scope.using_columns:
             return field_path(scope.using_columns[parts[0].lower()].copy(), parts[1:])

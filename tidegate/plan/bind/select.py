@@ -258,7 +258,7 @@ class SelectBinder:
         self.scope = clause.scope
         laterals = self._bind_lateral_views()
         where = self._bind_where()
-        remaining = clause.absorb(where)
+        remaining = clause.take_join_conditions(where)
         node = clause.build(self.context, self._unreferenced_columns())
         node = self._update_scope(node)
         for lateral in laterals:

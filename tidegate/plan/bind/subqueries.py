@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.joins import JoinInput, build_join
+from tidegate.plan.bind.joins import JoinClauses, build_join
 from tidegate.plan.bind.scope import (
     Context,
     column,
@@ -120,8 +120,8 @@ def join_predicate(
 
 def _join_input(
     left: n.Node, right: n.Node, predicate: Predicate, conditions: list[exp.Expr], time: str | None
-) -> JoinInput:
-    return JoinInput(
+) -> JoinClauses:
+    return JoinClauses(
         left,
         right,
         "ANTI" if predicate.negated else "SEMI",
@@ -372,7 +372,7 @@ def join_scalar_subqueries(
             if projection is None or (bound[number].bounded and node.bounded):
                 continue
             node = _join_row(context, node, projection.input, bound[number], "scalar subquery")
-            assert isinstance(projection.input, n.Aggregate), "the value of an aggregate"
+            assert isinstance(projection.input, n.Aggregate), "the projection reads an Aggregate"
             values[number] = exp.paren(
                 _with_empty_value(projection.expressions[0], projection.input)
             )
@@ -396,7 +396,7 @@ def join_exists_of_aggregate(context: Context, node: n.Node, predicate: Predicat
     condition = ex.conjunction(conditions)
     if predicate.operands is not None or condition is None or not _is_single_row(rows):
         return None
-    assert isinstance(rows, n.Aggregate), "the row of an aggregate"
+    assert isinstance(rows, n.Aggregate), "the rows are those of an Aggregate"
     if not referenced_ids(condition) <= {item.id for item in (*node.fields, *rows.fields)}:
         return None
     condition = _with_empty_value(condition, rows)
@@ -427,7 +427,7 @@ def _function_name(call: exp.Expr) -> str:
 
 
 def _join_row(context: Context, node: n.Node, value: n.Node, query: n.Node, words: str) -> n.Node:
-    parts = JoinInput(node, value, "LEFT", False, None, None, None, query.span, predicate=words)
+    parts = JoinClauses(node, value, "LEFT", False, None, None, None, query.span, predicate=words)
     return build_join(context, parts)
 
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 from tidegate.catalog import objects as cat
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.joins import JoinInput, build_join, parse_asof_options
+from tidegate.plan.bind.joins import JoinClauses, build_join, parse_asof_options
 from tidegate.plan.bind.match import bind_match
 from tidegate.plan.bind.resolve import Resolver
 from tidegate.plan.bind.scope import Context, Relation, Scope, column, is_volatile, referenced_ids
@@ -84,7 +84,7 @@ class FromClause:
         for step in self.steps:
             condition = ex.conjunction(step.conditions)
             times = (event_time_name(left, node), event_time_name([step.relation], step.node))
-            parts = JoinInput(
+            parts = JoinClauses(
                 node,
                 step.node,
                 step.how,
@@ -104,7 +104,7 @@ class FromClause:
             _report_lookup(context, node)
         return node
 
-    def absorb(self, conditions: list[exp.Expr]) -> list[exp.Expr]:
+    def take_join_conditions(self, conditions: list[exp.Expr]) -> list[exp.Expr]:
         """Move conditions of WHERE into the inner joins they refer to; return all others."""
         if any(step.how in ("RIGHT", "FULL") for step in self.steps):
             return conditions
@@ -500,8 +500,8 @@ def _inline(
     """Bind the query of a stream again, with column ids of this plan."""
     inner_context = Context(
         context.catalog,
-        stream.origin.text,
-        stream.origin.file,
+        stream.script.text,
+        stream.script.file,
         stream.statement.span,
         stream.query.emit,
         stream.options.get("state_ttl"),
@@ -513,4 +513,4 @@ def _inline(
     plan = n.Emit(plan.fields, input=plan, clause=stream.query.emit)
     types = {item.name: item.type for item in stream.plan.fields}
     fields = tuple(replace(f, type=f.type or types.get(f.name)) for f in plan.fields)
-    return n.Inlined(fields, input=plan, name=stream.name, span=span)
+    return n.StreamReference(fields, input=plan, name=stream.name, span=span)

@@ -33,7 +33,6 @@ from tidegate.plan.nodes.relational import (
     Emit,
     Explode,
     Filter,
-    Inlined,
     Limit,
     LookupScan,
     Normalize,
@@ -43,13 +42,14 @@ from tidegate.plan.nodes.relational import (
     SetOperation,
     SideScan,
     Sort,
+    StreamReference,
 )
 
 
 def walk(node: Node, into_inlined: bool = True) -> list[Node]:
     """Return a node and all nodes below it, top down."""
     nodes = [node]
-    if isinstance(node, Inlined) and not into_inlined:
+    if isinstance(node, StreamReference) and not into_inlined:
         return nodes
     for child in node.inputs:
         nodes += walk(child, into_inlined)
@@ -69,7 +69,6 @@ __all__ = [
     "Field",
     "Filter",
     "Hold",
-    "Inlined",
     "Join",
     "JoinKind",
     "KeyPair",
@@ -91,6 +90,7 @@ __all__ = [
     "Skip",
     "SkipTo",
     "Sort",
+    "StreamReference",
     "TimeBounds",
     "TopN",
     "Unary",

@@ -35,7 +35,7 @@ class Window(Unary):
     grouped: bool = field(default=False, kw_only=True)
 
     @property
-    def makes_sessions(self) -> bool:
+    def holds_sessions(self) -> bool:
         """Return whether this node itself holds rows until their session ends."""
         return self.spec.kind is WindowKind.SESSION and not self.grouped
 
@@ -50,18 +50,18 @@ class Window(Unary):
 
     @cached_property
     def state_bound(self) -> str | None:
-        return "rows of open sessions" if self.makes_sessions else None
+        return "rows of open sessions" if self.holds_sessions else None
 
     @property
     def drops_late_rows(self) -> bool:
-        return self.makes_sessions
+        return self.holds_sessions
 
     @cached_property
     def is_final(self) -> bool:
         return True
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
-        if self.makes_sessions:
+        if self.holds_sessions:
             return self
         end = self.fields[-2]
         assert end.role is Role.WINDOW_END, "a window adds its start, end and time"
@@ -69,7 +69,7 @@ class Window(Unary):
 
     @property
     def stateless(self) -> bool:
-        return self.grouped or not (self.makes_sessions or self.spec.processing_time)
+        return self.grouped or not (self.holds_sessions or self.spec.processing_time)
 
     @property
     def state_expressions(self) -> tuple[exp.Expr, ...] | None:
@@ -129,7 +129,7 @@ class Aggregate(Unary):
         return below if isinstance(below, Window) and below.grouped else None
 
     @property
-    def makes_sessions(self) -> bool:
+    def merges_sessions(self) -> bool:
         """Return whether the aggregate merges rows into sessions per key."""
         window = self.grouped_window
         return window is not None and window.spec.kind is WindowKind.SESSION
@@ -168,7 +168,7 @@ class Aggregate(Unary):
         closes = below.has_watermark or below.bounded or self.by_processing_time
         if not self.windowed or not closes:
             return "one entry per group" + ttl_suffix(self.ttl_us)
-        unit = "key and open session" if self.makes_sessions else "group and open window"
+        unit = "key and open session" if self.merges_sessions else "group and open window"
         text = f"one entry per {unit}"
         if not self.by_processing_time and not below.has_watermark:
             return f"{text}, until the input ends"

@@ -123,7 +123,7 @@ class StatelessNode(Unary):
 
 
 @dataclass(frozen=True, eq=False)
-class Inlined(StatelessNode):
+class StreamReference(StatelessNode):
     """The plan of another stream, inlined where the query reads it."""
 
     name: str = field(kw_only=True)

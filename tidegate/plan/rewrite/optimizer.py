@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
 _MAX_ROUNDS = 20
 
 
-def plan_to_run(plan: n.Emit, settings: Settings) -> n.Emit:
+def optimized_plan(plan: n.Emit, settings: Settings) -> n.Emit:
     """Return the plan of a stream as it runs: optimized, unless `SET optimizer = 'off'`."""
     return optimize(plan) if settings["optimizer"] == "on" else plan
 
@@ -73,14 +73,14 @@ def optimize(plan: n.Emit) -> n.Emit:
 def apply(plan: n.Emit, rules: tuple[Rule, ...]) -> n.Emit:
     """Apply rules to each node, from the root down."""
     changed = _apply_below(plan, rules, _late_operators(plan))
-    assert isinstance(changed, n.Emit), "the root of a plan emits"
+    assert isinstance(changed, n.Emit), "the root of a plan is an Emit node"
     return changed
 
 
 def prune(plan: n.Emit) -> n.Emit:
     """Drop the columns that are not needed."""
     changed = prune_columns(plan, _late_operators(plan))
-    assert isinstance(changed, n.Emit), "the root of a plan emits"
+    assert isinstance(changed, n.Emit), "the root of a plan is an Emit node"
     return changed
 
 
@@ -121,4 +121,4 @@ def _properties(plan: n.Emit) -> tuple[object, ...]:
     return plan.bounded, plan.has_watermark, plan.changelog, plan.key
 
 
-__all__ = ["RULES", "Rule", "apply", "optimize", "plan_to_run", "prune"]
+__all__ = ["RULES", "Rule", "apply", "optimize", "optimized_plan", "prune"]

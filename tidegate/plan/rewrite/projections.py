@@ -7,7 +7,7 @@ Where an operator keeps whole rows, a projection below it selects only the neede
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,7 +53,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Pruner:
-    """Visits a plan. The method for a class of nodes has its name in lower case."""
+    """Prunes nodes from the root down. `_METHODS` has the method for each class of nodes."""
 
     late_operators: LateOperators
 
@@ -62,8 +62,8 @@ class _Pruner:
         if node.changelog is ChangelogKind.UPSERT:
             # The key identifies the row that an upsert replaces.
             needed |= frozenset(node.key) if node.key is not None else _ids_of(node)
-        method = getattr(self, f"_{type(node).__name__.lower()}", self._keep_all_columns)
-        pruned = method(node, needed)
+        method = _METHODS.get(type(node), _Pruner._keep_all_columns)
+        pruned = method(self, node, needed)
         assert isinstance(pruned, n.Node), "a method returns the pruned node"
         assert needed <= _ids_of(pruned), f"{node.label()} lost a column"
         return pruned
@@ -93,17 +93,17 @@ class _Pruner:
 
     # Leaves
 
-    def _scan(self, node: n.Scan, needed: ColumnIds) -> n.Node:
+    def _prune_scan(self, node: n.Scan, needed: ColumnIds) -> n.Node:
         """Keep the event time and the primary key, which every row of a source needs."""
         source = node.source
         names = {name.lower() for name in source.primary_key}
         names |= {source.watermark.column.lower()} if source.watermark is not None else set()
         return self._leaf(node, needed, names)
 
-    def _sidescan(self, node: n.SideScan, needed: ColumnIds) -> n.Node:
+    def _prune_side_scan(self, node: n.SideScan, needed: ColumnIds) -> n.Node:
         return self._leaf(node, needed, set())
 
-    def _lookupscan(self, node: n.LookupScan, needed: ColumnIds) -> n.Node:
+    def _prune_lookup_scan(self, node: n.LookupScan, needed: ColumnIds) -> n.Node:
         return self._leaf(node, needed, {name.lower() for name in node.table.primary_key})
 
     def _leaf(self, node: n.Node, needed: ColumnIds, required_names: set[str]) -> n.Node:
@@ -114,44 +114,44 @@ class _Pruner:
     # Nodes that pass rows through
 
     def _pass_through(self, node: n.Unary, needed: ColumnIds, read: ColumnIds) -> n.Node:
-        below = self.prune(node.input, self._needed_input(node, needed | read))
-        return _replace_changed(node, input=below, fields=_fields_with(node.fields, _ids_of(below)))
+        child = self.prune(node.input, self._needed_input(node, needed | read))
+        return _replace_changed(node, input=child, fields=_fields_with(node.fields, _ids_of(child)))
 
-    def _inlined(self, node: n.Inlined, needed: ColumnIds) -> n.Node:
+    def _prune_stream_reference(self, node: n.StreamReference, needed: ColumnIds) -> n.Node:
         return self._pass_through(node, needed, frozenset())
 
-    def _emit(self, node: n.Emit, needed: ColumnIds) -> n.Node:
+    def _prune_emit(self, node: n.Emit, needed: ColumnIds) -> n.Node:
         return self._pass_through(node, needed, frozenset())
 
-    def _filter(self, node: n.Filter, needed: ColumnIds) -> n.Node:
+    def _prune_filter(self, node: n.Filter, needed: ColumnIds) -> n.Node:
         if node.subqueries:
             return self._keep_all_columns(node, needed)
         return self._pass_through(node, needed, _referenced([node.condition]))
 
-    def _limit(self, node: n.Limit, needed: ColumnIds) -> n.Node:
+    def _prune_limit(self, node: n.Limit, needed: ColumnIds) -> n.Node:
         return self._pass_through(node, needed, frozenset())
 
-    def _sort(self, node: n.Sort, needed: ColumnIds) -> n.Node:
+    def _prune_sort(self, node: n.Sort, needed: ColumnIds) -> n.Node:
         return self._prune_rows(node, needed, _referenced(node.order))
 
-    def _hold(self, node: n.Hold, needed: ColumnIds) -> n.Node:
+    def _prune_hold(self, node: n.Hold, needed: ColumnIds) -> n.Node:
         if isinstance(node.input, n.Window):
             # Hold finds the columns that the window adds by position.
             added = frozenset(item.id for item in node.input.fields[-3:])
             return self._pass_through(node, needed, added)
         return self._prune_rows(node, needed, frozenset([node.end_id]))
 
-    def _normalize(self, node: n.Normalize, needed: ColumnIds) -> n.Node:
+    def _prune_normalize(self, node: n.Normalize, needed: ColumnIds) -> n.Node:
         return self._prune_rows(node, needed, frozenset(node.key))
 
     def _prune_rows(self, node: n.Unary, needed: ColumnIds, read: ColumnIds) -> n.Node:
         """Prune the input of an operator that keeps rows, so that it gets no unneeded column."""
-        below = self._prune_exactly(node.input, self._needed_input(node, needed | read))
-        return _replace_changed(node, input=below, fields=_fields_with(node.fields, _ids_of(below)))
+        child = self._prune_exactly(node.input, self._needed_input(node, needed | read))
+        return _replace_changed(node, input=child, fields=_fields_with(node.fields, _ids_of(child)))
 
     # Nodes that compute columns
 
-    def _project(self, node: n.Project, needed: ColumnIds) -> n.Node:
+    def _prune_project(self, node: n.Project, needed: ColumnIds) -> n.Node:
         if node.subqueries:
             return self._keep_all_columns(node, needed)
         pairs = list(zip(node.fields, node.expressions, strict=True))
@@ -163,25 +163,25 @@ class _Pruner:
             tuple(i for i, _ in needed_pairs),
             tuple(part for _, part in needed_pairs),
         )
-        below = self.prune(node.input, _referenced(expressions))
-        return _replace_changed(node, input=below, fields=fields, expressions=expressions)
+        child = self.prune(node.input, _referenced(expressions))
+        return _replace_changed(node, input=child, fields=fields, expressions=expressions)
 
-    def _explode(self, node: n.Explode, needed: ColumnIds) -> n.Node:
+    def _prune_explode(self, node: n.Explode, needed: ColumnIds) -> n.Node:
         generated = frozenset(node.generated)
-        below = self.prune(node.input, (needed - generated) | _referenced([node.generator]))
+        child = self.prune(node.input, (needed - generated) | _referenced([node.generator]))
         return _replace_changed(
-            node, input=below, fields=_fields_with(node.fields, _ids_of(below) | generated)
+            node, input=child, fields=_fields_with(node.fields, _ids_of(child) | generated)
         )
 
-    def _window(self, node: n.Window, needed: ColumnIds) -> n.Node:
+    def _prune_window(self, node: n.Window, needed: ColumnIds) -> n.Node:
         added = node.fields[-3:]
         read = (needed - {item.id for item in added}) | _referenced([node.time])
-        below = self._prune_exactly(node.input, read) if node.makes_sessions else None
-        below = below or self.prune(node.input, self._needed_input(node, read))
-        fields = (*_fields_with(node.fields[:-3], _ids_of(below)), *added)
-        return _replace_changed(node, input=below, fields=fields)
+        child = self._prune_exactly(node.input, read) if node.holds_sessions else None
+        child = child or self.prune(node.input, self._needed_input(node, read))
+        fields = (*_fields_with(node.fields[:-3], _ids_of(child)), *added)
+        return _replace_changed(node, input=child, fields=fields)
 
-    def _over(self, node: n.Over, needed: ColumnIds) -> n.Node:
+    def _prune_over(self, node: n.Over, needed: ColumnIds) -> n.Node:
         if node.input.changelog is not ChangelogKind.APPEND:
             # As in top-N, a retraction could remove a row that differs only in a dropped column.
             return self._keep_all_columns(node, needed)
@@ -190,11 +190,11 @@ class _Pruner:
         needed_pairs = [(item, part) for item, part in pairs if item.id in needed] or pairs[:1]
         functions = tuple(part for _, part in needed_pairs)
         read = (needed - {item.id for item in added}) | _referenced(functions)
-        below = self._prune_exactly(node.input, self._needed_input(node, read))
-        fields = (*_fields_with(node.fields, _ids_of(below)), *(item for item, _ in needed_pairs))
-        return _replace_changed(node, input=below, fields=fields, functions=functions)
+        child = self._prune_exactly(node.input, self._needed_input(node, read))
+        fields = (*_fields_with(node.fields, _ids_of(child)), *(item for item, _ in needed_pairs))
+        return _replace_changed(node, input=child, fields=fields, functions=functions)
 
-    def _match(self, node: n.Match, needed: ColumnIds) -> n.Node:
+    def _prune_match(self, node: n.Match, needed: ColumnIds) -> n.Node:
         """Keep the columns that conditions and measures read."""
         pairs = list(zip(node.fields[len(node.partition) :], node.measures, strict=True))
         needed_pairs = [(item, part) for item, part in pairs if item.id in needed]
@@ -203,13 +203,13 @@ class _Pruner:
         parts = [*node.conditions, *measures]
         trees = [tree for part in parts for tree in part.trees]
         read = _referenced([*node.partition, *node.order, *trees]) | {node.time_id}
-        below = self.prune(node.input, self._needed_input(node, read))
+        child = self.prune(node.input, self._needed_input(node, read))
         fields = (*node.key_fields, *(item for item, _ in needed_pairs))
-        return _replace_changed(node, input=below, fields=fields, measures=measures)
+        return _replace_changed(node, input=child, fields=fields, measures=measures)
 
     # Aggregates, top-N, joins and set operations
 
-    def _aggregate(self, node: n.Aggregate, needed: ColumnIds) -> n.Node:
+    def _prune_aggregate(self, node: n.Aggregate, needed: ColumnIds) -> n.Node:
         """Keep all keys, because they define the groups, and the columns that aggregates read."""
         results = node.fields[len(node.keys) :]
         pairs = list(zip(results, node.aggregates, strict=True))
@@ -219,25 +219,25 @@ class _Pruner:
         read = self._needed_input(node, _referenced([*node.keys, *calls]))
         if node in self.late_operators:
             read |= _ids_of(node.late_rows(0))
-        below = self.prune(node.input, read)
+        child = self.prune(node.input, read)
         fields = (*node.key_fields, *(item for item, _ in needed_pairs))
-        return _replace_changed(node, input=below, fields=fields, aggregates=calls)
+        return _replace_changed(node, input=child, fields=fields, aggregates=calls)
 
-    def _topn(self, node: n.TopN, needed: ColumnIds) -> n.Node:
+    def _prune_top_n(self, node: n.TopN, needed: ColumnIds) -> n.Node:
         if node.input.changelog is not ChangelogKind.APPEND:
             # A retraction could remove a row that differs only in a dropped column, and the order
             # of arrival of such rows matters for ties.
             return self._keep_all_columns(node, needed)
         read = _referenced([*node.partition, *node.order, node.limit])
-        below = self._prune_exactly(
+        child = self._prune_exactly(
             node.input, self._needed_input(node, (needed & _ids_of(node.input)) | read)
         )
         rank = frozenset([node.rank_id]) if node.rank_id is not None else frozenset()
         return _replace_changed(
-            node, input=below, fields=_fields_with(node.fields, _ids_of(below) | rank)
+            node, input=child, fields=_fields_with(node.fields, _ids_of(child) | rank)
         )
 
-    def _join(self, node: n.Join, needed: ColumnIds) -> n.Node:
+    def _prune_join(self, node: n.Join, needed: ColumnIds) -> n.Node:
         trees = [node.condition, node.residual, node.as_of, node.match]
         trees += [tree for pair in node.key_pairs for tree in (pair.left, pair.right)]
         read = needed | _referenced(trees)
@@ -266,7 +266,7 @@ class _Pruner:
             return self.prune(child, _ids_of(child))
         return self._prune_exactly(child, read & _ids_of(child))
 
-    def _setoperation(self, node: n.SetOperation, needed: ColumnIds) -> n.Node:
+    def _prune_set_operation(self, node: n.SetOperation, needed: ColumnIds) -> n.Node:
         if not node.union_all:
             return self._keep_all_columns(node, needed)
         needed = needed or frozenset([_cheapest_column(node.fields)])
@@ -282,6 +282,29 @@ class _Pruner:
         return _replace_changed(node, members=members, fields=fields)
 
 
+_METHODS: dict[type[n.Node], Callable[[_Pruner, Any, ColumnIds], n.Node]] = {
+    n.Scan: _Pruner._prune_scan,
+    n.SideScan: _Pruner._prune_side_scan,
+    n.LookupScan: _Pruner._prune_lookup_scan,
+    n.StreamReference: _Pruner._prune_stream_reference,
+    n.Emit: _Pruner._prune_emit,
+    n.Filter: _Pruner._prune_filter,
+    n.Limit: _Pruner._prune_limit,
+    n.Sort: _Pruner._prune_sort,
+    n.Hold: _Pruner._prune_hold,
+    n.Normalize: _Pruner._prune_normalize,
+    n.Project: _Pruner._prune_project,
+    n.Explode: _Pruner._prune_explode,
+    n.Window: _Pruner._prune_window,
+    n.Over: _Pruner._prune_over,
+    n.Match: _Pruner._prune_match,
+    n.Aggregate: _Pruner._prune_aggregate,
+    n.TopN: _Pruner._prune_top_n,
+    n.Join: _Pruner._prune_join,
+    n.SetOperation: _Pruner._prune_set_operation,
+}
+
+
 def _cheapest_column(fields: tuple[n.Field, ...]) -> str:
     """Return the column to keep if none is needed: rows must have one."""
     numbers = [item for item in fields if item.type in ("INT", "BIGINT", "TIMESTAMP")]
@@ -292,17 +315,17 @@ def merge_projects(node: n.Node, late_operators: LateOperators) -> n.Node:
     """Merge two adjacent projections, unless an expression would be evaluated more often."""
     if not isinstance(node, n.Project) or not isinstance(node.input, n.Project):
         return node
-    below = node.input
-    if node.subqueries or below.subqueries:
+    child = node.input
+    if node.subqueries or child.subqueries:
         return node
-    mapping = {item.id: part for item, part in zip(below.fields, below.expressions, strict=True)}
+    mapping = {item.id: part for item, part in zip(child.fields, child.expressions, strict=True)}
     if not all(_is_evaluated_once(node, name, part) for name, part in mapping.items()):
         return node
     merged = tuple(substitute(part, mapping) for part in node.expressions)
     expressions = tuple(part for part in merged if part is not None)
     if len(expressions) < len(merged):
         return node
-    return replace(node, input=below.input, expressions=expressions)
+    return replace(node, input=child.input, expressions=expressions)
 
 
 def _is_evaluated_once(above: n.Project, name: str, expression: exp.Expr) -> bool:
@@ -322,10 +345,10 @@ def remove_projects(node: n.Node, late_operators: LateOperators) -> n.Node:
     """Remove a projection that selects exactly the columns of its input."""
     if not isinstance(node, n.Project) or node.subqueries:
         return node
-    below = node.input
-    if len(node.fields) != len(below.fields):
+    child = node.input
+    if len(node.fields) != len(child.fields):
         return node
-    triples = zip(node.fields, node.expressions, below.fields, strict=True)
+    triples = zip(node.fields, node.expressions, child.fields, strict=True)
     # Names may differ: readers refer to columns by id.
     same = all(
         isinstance(part, exp.Column)
@@ -333,4 +356,4 @@ def remove_projects(node: n.Node, late_operators: LateOperators) -> n.Node:
         and input_field.with_name(item.name) == item
         for item, part, input_field in triples
     )
-    return below if same else node
+    return child if same else node

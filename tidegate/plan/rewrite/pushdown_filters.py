@@ -36,9 +36,9 @@ def is_movable(filter: n.Filter) -> bool:
 
 
 def partition_condition(
-    condition: exp.Expr, below: n.Node, translate: Translate, may_fail: bool = False
+    condition: exp.Expr, child: n.Node, translate: Translate, may_fail: bool = False
 ) -> tuple[list[exp.Expr], list[exp.Expr]]:
-    """Split a condition into parts that stay and parts that move onto `below`, translated.
+    """Split a condition into parts that stay and parts that move onto `child`, translated.
 
     A part that can fail moves only if it is evaluated on the same rows (`may_fail`), and never
     before a part that stays, which may protect it.
@@ -49,11 +49,11 @@ def partition_condition(
         moved = translate(piece) if referenced_ids(piece) else None
         if (
             moved is not None
-            and can_fail(moved, fields_by_id(below.fields))
+            and can_fail(moved, fields_by_id(child.fields))
             and (rest or not may_fail)
         ):
             moved = None
-        if moved is not None and is_deterministic(moved) and can_drop_rows(below, moved):
+        if moved is not None and is_deterministic(moved) and can_drop_rows(child, moved):
             pushed.append(moved)
         else:
             rest.append(piece)
@@ -82,7 +82,7 @@ def add_filter(node: n.Node, parts: Sequence[exp.Expr], like: n.Node) -> n.Node:
 def push_below(filter: n.Filter, translate: Translate, may_fail: bool = False) -> n.Node:
     """Move the translatable parts of a filter below its input; the rest stays above it."""
     node = filter.input
-    assert isinstance(node, n.Unary), "the node below the filter has one input"
+    assert isinstance(node, n.Unary), "the input of the filter has one input"
     rest, moved = partition_condition(filter.condition, node.input, translate, may_fail)
     if not moved:
         return filter
@@ -98,15 +98,15 @@ def merge_filters(node: n.Node, late_operators: LateOperators) -> n.Node:
     """Merge two adjacent filters, unless the lower one may protect the upper from failing."""
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Filter):
         return node
-    below = node.input
-    if not is_movable(node) or not is_movable(below):
+    child = node.input
+    if not is_movable(node) or not is_movable(child):
         return node
     # `a AND b` evaluates b where a is NULL; a filter above a filter does not.
-    if can_fail(node.condition, fields_by_id(below.fields)) or not is_deterministic(node.condition):
+    if can_fail(node.condition, fields_by_id(child.fields)) or not is_deterministic(node.condition):
         return node
-    condition = ex.conjunction(split_conjuncts(below.condition) + split_conjuncts(node.condition))
+    condition = ex.conjunction(split_conjuncts(child.condition) + split_conjuncts(node.condition))
     assert condition is not None, "two filters have conditions"
-    return replace(below, condition=condition)
+    return replace(child, condition=condition)
 
 
 # ---- Joins
@@ -179,7 +179,7 @@ class _JoinFilters:
         rest = [part for part in ex.conjuncts(self.join.condition) if part not in pushed]
         sides = zip(self.join.inputs, self.pushed, strict=True)
         join = self.join.with_inputs(*(add_filter(side, parts, like) for side, parts in sides))
-        assert isinstance(join, n.Join), "it is the same node"
+        assert isinstance(join, n.Join), "add_filter returns the join"
         return replace(join, condition=ex.conjunction(rest))
 
 
@@ -238,8 +238,8 @@ def _push_on_condition(join: n.Join) -> n.Node:
 
 
 def push_filter_into_stream(node: n.Node, late_operators: LateOperators) -> n.Node:
-    """Move a filter into an inlined stream and below its Emit."""
-    if not isinstance(node, n.Filter) or not isinstance(node.input, n.Inlined | n.Emit):
+    """Move a filter into a referenced stream and below its Emit."""
+    if not isinstance(node, n.Filter) or not isinstance(node.input, n.StreamReference | n.Emit):
         return node
     if not is_movable(node):
         return node
@@ -262,8 +262,8 @@ def push_filter_through_aggregate(node: n.Node, late_operators: LateOperators) -
     rest, pushed = partition_condition(node.condition, window.input, translate)
     if not pushed:
         return node
-    below = window.with_inputs(add_filter(window.input, pushed, node))
-    return add_filter(aggregate.with_inputs(below), rest, node)
+    child = window.with_inputs(add_filter(window.input, pushed, node))
+    return add_filter(aggregate.with_inputs(child), rest, node)
 
 
 def _translate_keys(aggregate: n.Aggregate, window_ids: set[str]) -> Translate:
@@ -277,11 +277,11 @@ def push_filter_through_partitions(node: n.Node, late_operators: LateOperators) 
     """Move conditions on the partition columns of top-N and OVER below them."""
     if not isinstance(node, n.Filter) or not is_movable(node) or node.input in late_operators:
         return node
-    below = node.input
-    if isinstance(below, n.TopN):
-        return push_below(node, keep_if_over(_partition_ids(below.partition)))
-    if isinstance(below, n.Over):
-        return push_below(node, keep_if_over(_partition_ids(below.partition)))
+    child = node.input
+    if isinstance(child, n.TopN):
+        return push_below(node, keep_if_over(_partition_ids(child.partition)))
+    if isinstance(child, n.Over):
+        return push_below(node, keep_if_over(_partition_ids(child.partition)))
     return node
 
 
@@ -308,12 +308,12 @@ def push_filter_through_rows(node: n.Node, late_operators: LateOperators) -> n.N
     """Move a filter below DISTINCT, Hold and Sort, and by key below Normalize."""
     if not isinstance(node, n.Filter) or not is_movable(node) or node.input in late_operators:
         return node
-    below = node.input
-    if isinstance(below, n.Distinct | n.Hold | n.Sort):
-        return push_below(node, keep_if_over({item.id for item in below.fields}))
-    if isinstance(below, n.Normalize):
+    child = node.input
+    if isinstance(child, n.Distinct | n.Hold | n.Sort):
+        return push_below(node, keep_if_over({item.id for item in child.fields}))
+    if isinstance(child, n.Normalize):
         # The old row and the new row have the same key: both pass the filter or neither does.
-        return push_below(node, keep_if_over(set(below.key)))
+        return push_below(node, keep_if_over(set(child.key)))
     return node
 
 
@@ -366,17 +366,17 @@ def push_filter_through_window(node: n.Node, late_operators: LateOperators) -> n
     """Move a filter on input columns below windows and LATERAL VIEW."""
     if not isinstance(node, n.Filter) or not is_movable(node) or node.input in late_operators:
         return node
-    below = node.input
-    if isinstance(below, n.Window):
+    child = node.input
+    if isinstance(child, n.Window):
         # Sessions depend on all rows: dropping one could split a session.
-        if below.makes_sessions:
+        if child.holds_sessions:
             return node
-        added = {item.id for item in below.fields[-3:]}
-    elif isinstance(below, n.Explode):
-        added = set(below.generated)
+        added = {item.id for item in child.fields[-3:]}
+    elif isinstance(child, n.Explode):
+        added = set(child.generated)
     else:
         return node
-    return push_below(node, keep_if_over({item.id for item in below.input.fields} - added))
+    return push_below(node, keep_if_over({item.id for item in child.input.fields} - added))
 
 
 # The join that remains if rows without a left part (0) or without a right part (1) are dropped.

@@ -36,7 +36,7 @@ def is_by_event_time(order: Sequence[exp.Expr], rows: n.Node) -> bool:
 
 
 def number_first_rows(node: n.Node) -> n.Node:
-    """Replace such a top-N by row numbers and a filter on them."""
+    """Replace a top-N by event time with EMIT ON WINDOW CLOSE by row numbers and a filter."""
     if isinstance(node, n.Project | n.Filter):
         return replace(node, input=number_first_rows(node.input))
     if not isinstance(node, n.TopN) or node.windowed or node.limit is None:
@@ -99,7 +99,7 @@ def versions_of(node: n.Node) -> Versions | None:
     if isinstance(node, n.Scan):
         times = [item.id for item in node.fields if item.role is n.Role.TIME]
         return Versions(node, node.key, times[0]) if node.key is not None and times else None
-    if isinstance(node, n.Inlined | n.Emit | n.Normalize | n.Hold):
+    if isinstance(node, n.StreamReference | n.Emit | n.Normalize | n.Hold):
         return versions_of(node.input)
     if isinstance(node, n.TopN):
         return _versions_of_top_row(node)
@@ -135,7 +135,7 @@ def _versions_of_top_row(node: n.TopN) -> Versions | None:
 
 def _project_versions(node: n.Node, versions: Versions) -> Versions | None:
     """Return the versions with other columns; the validity column is kept."""
-    assert isinstance(node, n.Project), "a projection"
+    assert isinstance(node, n.Project), "the node is a Project"
     pairs = list(zip(node.fields, node.expressions, strict=True))
     output_ids = {
         part.name: item.id for item, part in reversed(pairs) if isinstance(part, exp.Column)
@@ -153,7 +153,7 @@ def _project_versions(node: n.Node, versions: Versions) -> Versions | None:
 
 def _filter_versions(node: n.Node, versions: Versions) -> Versions | None:
     """Return the versions with rows that fail the filter as tombstones."""
-    assert isinstance(node, n.Filter), "a filter"
+    assert isinstance(node, n.Filter), "the node is a Filter"
     if referenced_ids(node.condition) <= set(versions.key):
         # The condition keeps all rows of a key or none.
         rows: n.Node = replace(node, input=versions.rows, fields=versions.rows.fields)
@@ -271,9 +271,9 @@ Rule = Callable[[n.Node], n.Node]
 
 
 def rewrite(node: n.Node) -> n.Node:
-    """Apply all rules to every node, inputs first: SHAPES before CHANGES."""
+    """Apply all rules to every node, inputs first: STRUCTURE_RULES before CHANGELOG_RULES."""
     node = top_n_of_changes(node)
-    for rules in (SHAPES, CHANGES):
+    for rules in (STRUCTURE_RULES, CHANGELOG_RULES):
         node = _apply_rules(node, rules)
     return node
 
@@ -556,7 +556,7 @@ def filter_above_inner_join(node: n.Node) -> n.Node:
 
 def normalize_upserts(node: n.Node) -> n.Node:
     """Turn upserts into a changelog for nodes that need the old rows."""
-    if isinstance(node, n.Inlined) or not node.inputs:
+    if isinstance(node, n.StreamReference) or not node.inputs:
         return node
     inputs = tuple(
         _normalize_at_origin(child) if _needs_old_rows(node, index) else child
@@ -583,26 +583,26 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
     return True
 
 
-def emit_empty_aggregate(node: n.Node) -> n.Node:
+def emit_initial_row(node: n.Node) -> n.Node:
     """Let an aggregate without keys emit its initial row if a join reads it."""
     if not isinstance(node, n.Join) or node.kind is not n.JoinKind.REGULAR:
         return node
-    return node.with_inputs(*map(_emit_initial_rows, node.inputs))
+    return node.with_inputs(*map(_with_initial_row, node.inputs))
 
 
-def _emit_initial_rows(node: n.Node) -> n.Node:
+def _with_initial_row(node: n.Node) -> n.Node:
     if isinstance(node, n.Aggregate):
         has_initial_row = not node.keys and node.window is None
         return replace(node, emits_initial_row=True) if has_initial_row else node
-    if not isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
+    if not isinstance(node, n.Project | n.Filter | n.StreamReference | n.Emit):
         return node
-    input_node = _emit_initial_rows(node.input)
+    input_node = _with_initial_row(node.input)
     return node if input_node is node.input else node.with_inputs(input_node)
 
 
-def read_updates_as_changes(node: n.Node) -> n.Node:
+def read_upserts_as_changelog(node: n.Node) -> n.Node:
     """Read a stream with EMIT ON UPDATE or EMIT EVERY as its changelog, including old rows."""
-    if not isinstance(node, n.Inlined) or not isinstance(node.input, n.Emit):
+    if not isinstance(node, n.StreamReference) or not isinstance(node.input, n.Emit):
         return node
     emit = node.input
     if emit.clause is None or emit.clause.mode not in (EmitMode.UPDATE, EmitMode.EVERY):
@@ -614,8 +614,8 @@ def read_updates_as_changes(node: n.Node) -> n.Node:
 
 
 def _normalize_at_origin(node: n.Node) -> n.Node:
-    """Normalize upserts at their origin: below all nodes that keep their key."""
-    if isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
+    """Normalize upserts where they are emitted: below all nodes that keep their key."""
+    if isinstance(node, n.Project | n.Filter | n.StreamReference | n.Emit):
         (input_node,) = node.inputs
         if input_node.changelog is ChangelogKind.UPSERT:
             return node.with_inputs(_normalize_at_origin(input_node))
@@ -631,18 +631,18 @@ def set_tombstone_ttl(node: n.Node, ttl_us: int) -> n.Node:
     return replace(node, ttl_us=ttl_us) if isinstance(node, n.Normalize) else node
 
 
-# These rules replace one node by several. The rules of CHANGES must see all of them.
-SHAPES: tuple[Rule, ...] = (
+# These rules replace one node by several. CHANGELOG_RULES must see all of them.
+STRUCTURE_RULES: tuple[Rule, ...] = (
     top_n_from_rank_filter,
     drop_unused_rank,
     top_n_from_window_limit,
     filter_above_inner_join,
     union_is_distinct,
 )
-CHANGES: tuple[Rule, ...] = (
+CHANGELOG_RULES: tuple[Rule, ...] = (
     hold_rows_of_open_windows,
-    emit_empty_aggregate,
-    read_updates_as_changes,
+    emit_initial_row,
+    read_upserts_as_changelog,
     normalize_upserts,
     plan_version_joins,
 )

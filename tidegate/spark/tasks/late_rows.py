@@ -106,7 +106,7 @@ def late_scan(scan: ScanPlan, late: LateRowsFrame) -> DataFrame:
     hidden += [f"true AS {SELECTED}", f"CAST(NULL AS BINARY) AS {CONTROL}"]
     if scan.arrival:
         hidden += [f"'' AS {ARRIVAL_FILE}", f"0L AS {ARRIVAL_ROW}"]
-    if scan.clocked:
+    if scan.has_processing_time:
         hidden.append(f"{_NOW} AS {NOW}")
     return late.frame.where(IS_LATE).selectExpr(*columns, *hidden)
 

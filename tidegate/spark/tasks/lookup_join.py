@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EnrichSpec:
+class LookupTaskSpec:
     """A lookup: its table in the epoch spec, the reader, and the key columns."""
 
     table: str
@@ -30,7 +30,7 @@ class EnrichSpec:
     output: pa.Schema
 
 
-def enriching(spec: EnrichSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
+def enriching(spec: LookupTaskSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
     """Return the function for mapInArrow."""
 
     def enrich(batches: Batches) -> Batches:
@@ -45,7 +45,7 @@ def enriching(spec: EnrichSpec, epoch_specs: EpochSpecStore) -> Callable[[Batche
     return enrich
 
 
-def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, reader: LookupReader) -> pa.RecordBatch:
+def _enriched(spec: LookupTaskSpec, batch: pa.RecordBatch, reader: LookupReader) -> pa.RecordBatch:
     selected = batch.column(SELECTED)
     for key in spec.keys:
         selected = pc.and_(selected, pc.is_valid(batch.column(key)))

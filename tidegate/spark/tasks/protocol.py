@@ -18,6 +18,9 @@ from tidegate.columns import LETTER
 from tidegate.operators.watermark import WatermarkUpdate, decode_updates, encode_updates
 from tidegate.storage import open_store
 
+# A stream and a source, in lower case.
+InputKey = tuple[str, str]
+
 
 @dataclass(frozen=True)
 class EpochSpec:
@@ -28,13 +31,13 @@ class EpochSpec:
     now_us: int
     # True if this is the last epoch of a bounded run.
     ends: bool = False
-    # Splits of each task, by source.
+    # Splits of each task, by `stream/source`.
     splits: dict[str, list[list[Any]]] = field(default_factory=dict)
     # State handles by operator and key group.
     state_handles: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     # Versions of lookup tables for this epoch.
     lookups: dict[str, Any] = field(default_factory=dict)
-    # Number of partitions, for sources whose partitions have their own watermarks.
+    # Number of partitions by `stream/source`, if each partition has its own watermark.
     partitions: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -34,6 +34,7 @@ from tidegate.spark.tasks.protocol import (
     REPORT,
     EpochSpec,
     EpochSpecStore,
+    InputKey,
     keep_loaded_modules,
     report_bytes,
     task_number,
@@ -157,8 +158,6 @@ def _array(value: Any, count: int) -> pa.Array:
     return pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
 
 
-# A stream and a source, in lower case.
-RangeKey = tuple[str, str]
 # The minimum buffer of each reader.
 _LEAST_BYTES = 8 << 20
 
@@ -284,13 +283,13 @@ def reading(
 
 def ranges_of(
     readers: Iterable[Reader],
-    first_of: Mapping[RangeKey, RangeKey],
+    first_of: Mapping[InputKey, InputKey],
     reader_of: Callable[[Sequence[DirectScan]], SplitReader | None],
 ) -> tuple[ReadRange, ...]:
     """Group readers by range; `first_of` maps (stream, source) to the first one with the same
     range.
     """
-    groups: dict[RangeKey, list[Reader]] = {}
+    groups: dict[InputKey, list[Reader]] = {}
     for each in readers:
         range_key = each.scan.range_key
         groups.setdefault(first_of.get(range_key, range_key), []).append(each)

@@ -215,7 +215,7 @@ class ShuffleWriter:
         seen = table.select([ORIGIN, EVENT_TIME]).group_by(ORIGIN, use_threads=False)
         for row in seen.aggregate([(EVENT_TIME, "max")]).to_pylist():
             if row[ORIGIN] is not None:
-                self._mark(*origin_of(row[ORIGIN]), row[f"{EVENT_TIME}_max"])
+                self._mark(*decode_origin(row[ORIGIN]), row[f"{EVENT_TIME}_max"])
 
     def _count(self, table: pa.Table, chosen: pa.ChunkedArray) -> int:
         """Return the number of selected rows, counting the rows in groups."""
@@ -311,7 +311,7 @@ def split(tables: Tables, key_groups: int) -> list[bytes | None]:
     return blobs
 
 
-def origin_of(number: int) -> tuple[int, int]:
+def decode_origin(number: int) -> tuple[int, int]:
     """Decode a number in ORIGIN into the origin and the partition."""
     return number & ((1 << PARTITION_SHIFT) - 1), number >> PARTITION_SHIFT
 

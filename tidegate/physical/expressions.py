@@ -1,11 +1,7 @@
-"""Canonical text of what state means, independent of how libraries print their objects.
-
-Operators describe their state with these functions, and `fingerprint` combines the descriptions.
-"""
+"""Expressions of stateful nodes: their text in the query, aggregate calls, and ORDER BY."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,67 +11,10 @@ from tidegate.physical.operator_kind import Rejection, Unrunnable
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.statements import EmitClause
 
 if TYPE_CHECKING:
     from tidegate.operators.kernels.ordering import Ordering
     from tidegate.physical.typed import Types
-
-
-class CanonicalWriter:
-    """Writes expressions; a column is identified by its node's number and its position there."""
-
-    def __init__(self) -> None:
-        self.columns: dict[str, str] = {}
-
-    def text(self, value: Any) -> str:
-        """Return an expression as nested lists: its kind, then its arguments."""
-        if isinstance(value, exp.Column):
-            return self.columns.get(value.name, f"?{value.name}")
-        if isinstance(value, exp.Paren):
-            return self.text(value.this)
-        if isinstance(value, exp.Literal):
-            return f"'{value.name}'" if value.is_string else value.name
-        if isinstance(value, exp.Expression):
-            parts = [f"{key}={self.text(part)}" for key, part in _parts(value)]
-            return f"({' '.join([value.key, *parts])})"
-        if isinstance(value, list | tuple):
-            return f"[{' '.join(self.text(part) for part in value)}]"
-        return str(value.value if hasattr(value, "value") else value)
-
-    def texts(self, trees: Sequence[exp.Expr]) -> str:
-        return self.text(list(trees))
-
-
-def _parts(tree: exp.Expr) -> list[tuple[str, Any]]:
-    """Return the arguments of an expression by name, without unset ones."""
-    said = ((key, tree.args[key]) for key in sorted(tree.args))
-    return [
-        (key, part) for key, part in said if part is not None and part is not False and part != []
-    ]
-
-
-def canonical_emit(emit: EmitClause | None) -> list[str]:
-    """Return when rows are emitted."""
-    if emit is None:
-        return ["emit=default"]
-    words = [f"emit={emit.mode.name.lower()}"]
-    words += [f"lateness={emit.lateness_us}"] if emit.lateness_us else []
-    return words
-
-
-def canonical_ttl(node: Any) -> list[str]:
-    """Return whether rows have a time stamp for the TTL; the TTL itself may change."""
-    return ["ttl"] if node.ttl_us is not None else []
-
-
-def canonical_window(spec: n.WindowSpec) -> str:
-    """Return the kind of a window and its sizes in microseconds."""
-    clock = "clock" if spec.processing_time else "event"
-    return f"{spec.kind.name.lower()}({spec.size_us} {spec.slide_us} {spec.offset_us} {clock})"
-
-
-# ---- Expressions and columns in the words of the query.
 
 
 def text_of(tree: exp.Expr) -> str:
@@ -87,7 +26,7 @@ def names_of(fields: tuple[n.Field, ...]) -> str:
     return ", ".join(item.name for item in fields)
 
 
-def canonical_expression(tree: exp.Expr, node: n.Node) -> str:
+def expression_text(tree: exp.Expr, node: n.Node) -> str:
     """Return an expression with the query's names for the columns of a node."""
     names = {item.id: item.name for item in node.fields}
 
@@ -99,14 +38,15 @@ def canonical_expression(tree: exp.Expr, node: n.Node) -> str:
     return text_of(tree.copy().transform(named))
 
 
-# ---- Calls of aggregates: the function, the SQL of its arguments, and its constants.
+# ---- Calls of aggregates
 
 
 @dataclass(frozen=True)
 class CallPlan:
-    """One aggregate call; `text` is the call as the query contains it."""
+    """An aggregate call: the function, the SQL of its arguments, and its constants."""
 
     function: str
+    # The call as the query contains it.
     text: str
     arguments: tuple[str, ...]
     constants: tuple[Any, ...]
@@ -140,7 +80,7 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
     """Split an aggregate call over the columns of a node into its parts."""
     from tidegate.operators.aggregate.functions import FUNCTIONS, constants_from
 
-    text = canonical_expression(tree, node)
+    text = expression_text(tree, node)
     call, condition, constants = _unwrapped(tree)
     name = ex.call_name(call)
     assert name is not None, f"{text} is a call"

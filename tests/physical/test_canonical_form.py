@@ -8,7 +8,7 @@ from benchmarks import nexmark
 from tests.conftest import Golden
 from tests.support.compiling import TESTS, accepted, compile_text
 from tidegate.catalog.objects import Stream
-from tidegate.physical.fingerprint import canonical
+from tidegate.physical.canonical_form import canonical_form
 from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimize
@@ -21,7 +21,7 @@ NEVER_RUN = (n.Node, n.Unary, n.NoRows)
 def canonical_forms(query: str, options: str = "") -> list[str]:
     """Return the canonical forms of the operators of a query, the outer ones first."""
     stage = plan_stages(accepted(query, options))
-    return [canonical(leaf.node) for leaf in all_stateful(stage)]
+    return [canonical_form(leaf.node) for leaf in all_stateful(stage)]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_canonical_forms_of_nexmark(golden: Golden) -> None:
         compiled = compile_text(nexmark.query(name), f"{name}.sql")
         for stream in compiled.catalog.of(Stream):
             for leaf in all_stateful(plan_stages(optimize(stream.plan))):
-                texts.append(f"-- {name} {stream.name} {leaf.name}\n{canonical(leaf.node)}")
+                texts.append(f"-- {name} {stream.name} {leaf.name}\n{canonical_form(leaf.node)}")
     golden(TESTS / "plan" / "plans" / "nexmark.fingerprints", "\n\n".join(texts) + "\n")
 
 
@@ -94,6 +94,6 @@ def test_every_node_has_a_canonical_form() -> None:
         for declared in compile_text(path.read_text("utf-8")).declared:
             plan = getattr(declared, "plan", None)
             if plan is not None:
-                assert canonical(plan)
+                assert canonical_form(plan)
                 kinds -= {type(node) for node in n.walk(plan)}
     assert not kinds
