@@ -89,10 +89,13 @@ def open(
 ) -> Session:
     """Open a data directory and return a session on it.
 
-    `spark` is your SparkSession to run on, `master` the URL of a cluster; with neither, Spark runs
-    in this process on all cores. `config` holds settings as SET would; `show` gets the rows of
-    console sinks (stream, epoch, Arrow table). `conf` holds settings for a Spark that is started
-    here, such as {"spark.driver.memory": "4g"}.
+    * `path`: the data directory, a path or a URI. It is created if it does not exist.
+    * `spark`: an existing SparkSession to use. By default, Spark is started in this process.
+    * `master`: the URL of a Spark cluster. By default, Spark runs in this process on all cores.
+    * `config`: settings of Tidegate, as with SET: `{"max_retained": 10}`.
+    * `show`: a function that receives the rows of console sinks: (stream, epoch, Arrow table).
+      By default, they are printed.
+    * `conf`: Spark configuration, if Spark is started here: `{"spark.driver.memory": "4g"}`.
     """
     from tidegate.session.session import Session
 

@@ -16,14 +16,14 @@ TITLES: dict[str, str] = {
     # 1xx: the language
     "TG-101": "syntax error",
     "TG-102": "unknown statement",
-    "TG-103": "SQL that Tidegate does not support",
+    "TG-103": "unsupported SQL",
     "TG-104": "EMIT in the wrong place",
     "TG-105": "invalid interval",
     # 2xx: names and options
     "TG-201": "unknown source, stream or table",
     "TG-202": "name already in use",
-    "TG-203": "streams or functions that depend on each other in a cycle",
-    "TG-204": "dropped while others depend on it",
+    "TG-203": "circular dependency",
+    "TG-204": "object in use",
     "TG-205": "unknown connector",
     "TG-206": "unknown option",
     "TG-207": "invalid option value",
@@ -42,12 +42,12 @@ TITLES: dict[str, str] = {
     "TG-307": "type error",
     "TG-308": "number of columns differs",
     "TG-309": "rows do not fit the source",
-    "TG-310": "text in double quotes where a column has that name",
+    "TG-310": "ambiguous double quotes",
     "TG-311": "comparison with NULL",
-    "TG-312": "pattern or time zone that does not exist",
+    "TG-312": "unknown pattern or time zone",
     "TG-313": "invalid row pattern",
-    "TG-314": "function called with other arguments than it takes",
-    # 4xx: statements that would emit nothing, emit wrong rows or need unbounded state
+    "TG-314": "wrong number of arguments",
+    # 4xx: statements that the validator rejects
     "TG-401": "ORDER BY on an unbounded stream",
     "TG-402": "LIMIT on an unbounded stream",
     "TG-403": "aggregate that would never emit",
@@ -57,61 +57,61 @@ TITLES: dict[str, str] = {
     "TG-407": "join of streams without a time bound",
     "TG-408": "DISTINCT or the first row of each key without a bound",
     "TG-409": "set operation without a bound",
-    "TG-410": "subquery predicate over a stream",
-    "TG-411": "OVER that a stream cannot compute",
+    "TG-410": "unsupported subquery",
+    "TG-411": "unbounded OVER",
     "TG-412": "lateness without a window",
-    "TG-413": "sink that does not support a changelog",
-    "TG-414": "value that changes on replay would reach state",
+    "TG-413": "changelog not supported by the sink",
+    "TG-414": "volatile value in state or in a key",
     "TG-415": "temporal join without a versioned right side",
-    "TG-416": "EMIT that has nothing to update",
-    "TG-417": "join that the right side does not support",
-    "TG-418": "late rows from several places of a query",
-    "TG-419": "late rows that a stream cannot read",
-    "TG-420": "row pattern without a bound",
-    "TG-421": "MATCH_RECOGNIZE that a stream cannot run",
+    "TG-416": "EMIT ON UPDATE without a key or updates",
+    "TG-417": "join not supported by the right side",
+    "TG-418": "incompatible late rows",
+    "TG-419": "late stream cannot be read",
+    "TG-420": "unbounded row pattern",
+    "TG-421": "unsupported input of MATCH_RECOGNIZE",
     "TG-422": "conflicting on_error options",
     # 5xx: running
     "TG-501": "not supported yet",
     "TG-502": "Java missing or too old",
     "TG-503": "pipeline failed",
-    "TG-504": "value that a column or a system cannot hold",
+    "TG-504": "value does not fit",
     "TG-505": "nothing to run",
-    "TG-506": "wrong use of the session",
-    "TG-507": "aggregate that overflows",
-    "TG-508": "more state than allowed",
-    "TG-509": "system that cannot be reached",
-    "TG-510": "user-defined function that failed",
-    "TG-511": "address that Tidegate cannot listen on",
-    "TG-512": "login that a system rejects",
-    "TG-521": "Python package that is not installed",
-    "TG-522": "table, topic or directory that does not exist",
-    "TG-523": "schema that does not match",
-    "TG-525": "sink that is ahead of its pipeline",
+    "TG-506": "invalid operation",
+    "TG-507": "overflow in an aggregate",
+    "TG-508": "state limit exceeded",
+    "TG-509": "system unavailable",
+    "TG-510": "Python function failed",
+    "TG-511": "cannot listen on address",
+    "TG-512": "login rejected",
+    "TG-521": "missing Python package",
+    "TG-522": "table, topic or directory not found",
+    "TG-523": "schema mismatch",
+    "TG-525": "sink ahead of the pipeline",
     "TG-526": "lost commit marker",
-    "TG-527": "sink that another process writes",
-    "TG-528": "data that was removed or changed before it was read",
-    "TG-529": "request that a system or file does not allow",
-    "TG-530": "location that Tidegate cannot use",
+    "TG-527": "sink in use by another process",
+    "TG-528": "input data lost or changed",
+    "TG-529": "request rejected",
+    "TG-530": "invalid path or URI",
     # 6xx: the data directory
     "TG-601": "data directory cannot be used",
     "TG-602": "data directory in use",
     "TG-603": "pipeline changed since its last epoch",
-    "TG-604": "epoch no longer kept",
+    "TG-604": "epoch expired",
     "TG-605": "saved state cannot be read",
-    "TG-606": "state that no longer fits",
-    "TG-607": "stream that has reached its end",
-    "TG-608": "stored bytes cannot be read or written",
-    "TG-609": "checkpoint that does not exist",
-    "TG-610": "sink that cannot roll back to a checkpoint",
-    "TG-611": "stream that was restored to a checkpoint",
-    "TG-612": "sink or stream that misses rows",
-    "TG-613": "storage that is temporarily unavailable",
-    "TG-614": "state of a stream that is not declared",
+    "TG-606": "discarded state",
+    "TG-607": "stream already ended",
+    "TG-608": "storage error",
+    "TG-609": "unknown checkpoint",
+    "TG-610": "sink cannot be rolled back",
+    "TG-611": "stream was restored",
+    "TG-612": "missed rows",
+    "TG-613": "storage unavailable",
+    "TG-614": "undeclared stream",
     # 7xx: test cases
     "TG-701": "invalid test case",
     # 8xx: queries over stored rows of streams
-    "TG-801": "query that cannot be answered",
-    "TG-802": "stream whose rows are not kept",
+    "TG-801": "invalid query",
+    "TG-802": "rows not stored",
 }
 
 
@@ -127,7 +127,7 @@ def without_secrets(text: str) -> str:
 
 @dataclass(frozen=True)
 class Location:
-    """A range of the user's SQL: half-open character offsets into a text."""
+    """A position in SQL: the characters of `text` from `start` up to, but not including, `end`."""
 
     text: str
     start: int
@@ -180,7 +180,13 @@ def _width(text: str) -> int:
 
 
 class TidegateError(Exception):
-    """Base class of all errors that Tidegate raises."""
+    """Base class of all errors that Tidegate raises.
+
+    * `code`: the error code, such as TG-301.
+    * `message`, `hint`: what is wrong, and how to fix it.
+    * `location`: the position in the SQL, or None.
+    * `path`: the position in the plan, or None.
+    """
 
     def __init__(
         self,
@@ -223,7 +229,7 @@ class CatalogError(TidegateError):
 
 
 class ValidationError(TidegateError):
-    """A statement that would emit nothing, emit wrong rows or need unbounded state on a stream."""
+    """A statement that the validator rejected: unbounded, never emitting or with wrong rows."""
 
 
 class RunError(TidegateError):
@@ -251,7 +257,7 @@ class DataDirectoryError(RunError):
 
 
 class ScriptError(TidegateError):
-    """All errors of a script; code, message and location are those of the first one."""
+    """All errors of a script, in `errors`; the other attributes are those of the first error."""
 
     def __init__(self, errors: Sequence[TidegateError]) -> None:
         assert errors, "a script error needs errors"

@@ -33,11 +33,11 @@ def _default(spec: OptionSpec) -> str:
 
 
 def _table(specs: tuple[OptionSpec, ...]) -> list[str]:
-    lines = ["| option | type | default | |", "| --- | --- | --- | --- |"]
+    lines = ["| option | type | default | description |", "| --- | --- | --- | --- |"]
     for spec in specs:
         kind = ", ".join(spec.choices) if spec.choices else spec.type.value
         kind += ", off" if spec.may_be_off else ""
-        only = f" ({' and '.join(spec.only_with[1])} only)" if spec.only_with else ""
+        only = f" ({', '.join(spec.only_with[1])} only)" if spec.only_with else ""
         secret = " (secret)" if spec.secret else ""
         lines.append(
             f"| `{spec.name}{'…' if spec.prefix else ''}` | {kind} | {_default(spec)} | {spec.description}{only}{secret} |"
@@ -45,12 +45,27 @@ def _table(specs: tuple[OptionSpec, ...]) -> list[str]:
     return [*lines, ""]
 
 
+def _role(
+    role: str, options: tuple[OptionSpec, ...], source_options: tuple[OptionSpec, ...]
+) -> list[str]:
+    """List the options of a connector in a role; refer to those of the source if they are fewer."""
+    if not options:
+        return [f"As a {role}: no further options.", ""]
+    missing = [f"`{spec.name}`" for spec in source_options if spec not in options]
+    if missing and set(options) < set(source_options):
+        return [f"As a {role}: the options of the source without {' and '.join(missing)}.", ""]
+    return [f"As a {role}:", "", *_table(options)]
+
+
 def options_page() -> str:
     lines = [
         "# Options",
         "",
-        "Values are texts, numbers or true/false; durations are written `'30 s'` or `'10 min'`.",
-        "`${NAME}` is replaced by the environment variable of that name. Secrets are shown as `***`.",
+        "Values are strings, numbers or booleans. A duration is a string with a unit: `'30 s'`, `'10 min'`, `'1 day'`. A list of names",
+        "is a string with commas: `'a, b'`. An empty cell in the column *default* means that the option is not set.",
+        "",
+        "In option values, `${NAME}` is replaced by the environment variable `NAME`, or by the value of `--var NAME=VALUE`. Values of",
+        "passwords and other secrets are shown as `***`.",
         "",
     ]
     for title, specs in (
@@ -58,7 +73,7 @@ def options_page() -> str:
         ("Every lookup table", LOOKUP_OPTIONS),
         ("Every sink", SINK_OPTIONS),
         ("Streams: CREATE STREAM … WITH (…)", STREAM_OPTIONS),
-        ("Functions of Python: CREATE FUNCTION … LANGUAGE PYTHON WITH (…)", PYTHON_OPTIONS),
+        ("Python functions: CREATE FUNCTION … LANGUAGE PYTHON WITH (…)", PYTHON_OPTIONS),
         ("RESTORE FROM CHECKPOINT … WITH (…)", RESTORE_OPTIONS),
         ("Settings: SET name = value", SETTINGS),
     ):
@@ -72,8 +87,7 @@ def options_page() -> str:
         ):
             if spec is None:
                 continue
-            lines += [f"As a {role}:", ""]
-            lines += _table(spec.options) if spec.options else ["No specific options.", ""]
+            lines += _role(role, spec.options, connector.source.options if connector.source else ())
     return "\n".join(lines).rstrip() + "\n"
 
 

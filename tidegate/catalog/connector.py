@@ -17,23 +17,25 @@ Columns = tuple[tuple[str, str], ...]
 
 # Options of every source, in addition to those of its connector.
 SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("connector", OptionType.TEXT, "connector that reads the source", required=True),
+    OptionSpec("connector", OptionType.TEXT, "name of the connector", required=True),
     OptionSpec(
         "idle_timeout",
         OptionType.DURATION,
-        "time without rows after which the source no longer holds back the watermark",
+        "time without rows after which the source, or a partition of it, no longer holds back "
+        "the watermark; default: never; needs a WATERMARK",
     ),
     OptionSpec(
         "max_future",
         OptionType.DURATION,
-        "rows that are further ahead of the clock become dead letters",
+        "how far event times may be ahead of the clock; rows beyond it become dead letters; "
+        "needs a WATERMARK",
         default=MICROS["day"],
         may_be_off=True,
     ),
     OptionSpec(
         "dead_letters",
         OptionType.TEXT,
-        "name of the stream that receives malformed records",
+        "name of the stream of malformed records; default: they are only counted",
     ),
     OptionSpec(
         "changelog",
@@ -43,27 +45,27 @@ SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
     ),
 )
 SINK_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("connector", OptionType.TEXT, "connector that writes the sink", required=True),
+    OptionSpec("connector", OptionType.TEXT, "name of the connector", required=True),
 )
 LOOKUP_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("connector", OptionType.TEXT, "connector of the lookup table", required=True),
+    OptionSpec("connector", OptionType.TEXT, "name of the connector", required=True),
     OptionSpec(
         "cache_rows",
         OptionType.INTEGER,
-        "rows that each worker caches (postgres)",
+        "maximum number of rows in the cache of a worker (postgres)",
         100_000,
         minimum=0,
     ),
     OptionSpec(
         "cache_ttl",
         OptionType.DURATION,
-        "lifetime of a cached row, or of a cached miss",
+        "how long rows and missing keys stay in the cache (postgres)",
         600_000_000,
     ),
     OptionSpec(
         "async_capacity",
         OptionType.INTEGER,
-        "concurrent requests of a worker, each for up to 1,000 keys",
+        "maximum number of concurrent queries of a worker, each for up to 1,000 keys (postgres)",
         16,
         minimum=1,
     ),

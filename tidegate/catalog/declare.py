@@ -47,46 +47,48 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "state_ttl",
         OptionType.DURATION,
-        "time without access after which state is dropped",
+        "state of a key expires when no row with this key has arrived for this long, in "
+        "processing time; default: never",
         minimum=1,
     ),
     OptionSpec(
         "validator",
         OptionType.TEXT,
-        "what happens if the validator rejects the statement",
+        "reject the statement if it is unbounded or would never emit, warn, or skip the check; "
+        "default: the setting",
         choices=("reject", "warn", "off"),
     ),
     OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
-        "minimum time between two epochs; the shortest one of a pipeline's streams applies",
+        "minimum time between the starts of two epochs; the smallest value in a pipeline "
+        "applies; default: the setting",
         minimum=0,
     ),
     OptionSpec(
         "on_change",
         OptionType.TEXT,
-        "what happens if the sources, or the query in or below an operator, have changed; by "
-        "default the setting on_change",
+        "action if the stored state does not fit the changed query: reject it, continue without "
+        "the state of changed operators, or restart the stream; default: the setting",
         choices=("reject", "continue", "restart"),
     ),
     OptionSpec(
         "on_error",
         OptionType.TEXT,
-        "what happens to a row on which an expression fails: stop the pipeline, or make the row "
-        "a dead letter",
+        "action if an expression fails on a row: stop the pipeline, or skip the row",
         default="stop",
         choices=("stop", "dead_letter"),
     ),
     OptionSpec(
         "dead_letters",
         OptionType.TEXT,
-        "the stream that receives rows that failed, with on_error = 'dead_letter'; failed rows are "
-        "always counted",
+        "name of the stream of failed rows; needs on_error = 'dead_letter'; default: they are "
+        "only counted",
     ),
     OptionSpec(
         "pipeline",
         OptionType.TEXT,
-        "the pipeline that runs the stream, by default main; streams of a pipeline share epochs",
+        "name of the pipeline; the streams of a pipeline run and commit together; default: main",
         check=name_problem,
     ),
 )
@@ -566,12 +568,15 @@ RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "sinks",
         OptionType.TEXT,
-        "what happens to rows of later epochs in sinks that cannot roll back; 'keep' leaves "
-        "them, so that they will be duplicated",
+        "keep: sinks that cannot roll back keep the rows of later epochs, and rows that are read "
+        "again are written twice; default: such sinks reject the RESTORE",
         choices=("keep",),
     ),
     OptionSpec(
-        "pipeline", OptionType.TEXT, "the pipeline to restore; by default all", check=name_problem
+        "pipeline",
+        OptionType.TEXT,
+        "name of the pipeline to restore; default: all",
+        check=name_problem,
     ),
 )
 

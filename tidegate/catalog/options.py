@@ -21,7 +21,7 @@ MASK = "***"
 class OptionType(Enum):
     """The type of an option's value."""
 
-    TEXT = "text"
+    TEXT = "string"
     INTEGER = "integer"
     NUMBER = "number"
     BOOLEAN = "boolean"

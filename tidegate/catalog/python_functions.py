@@ -26,7 +26,7 @@ PYTHON_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "scalar",
         OptionType.BOOLEAN,
-        "true if the function takes the values of one row, not Arrow arrays of many",
+        "true if the function is called with the values of one row, instead of Arrow arrays",
         default=False,
     ),
     OptionSpec(
@@ -38,7 +38,8 @@ PYTHON_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "version",
         OptionType.TEXT,
-        "identifies the behavior of the function; by default a hash of its source text",
+        "version of the function; a new version is a changed query; default: a hash of the "
+        "source text",
     ),
 )
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)

@@ -14,35 +14,37 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "validator",
         OptionType.TEXT,
-        "what happens if the validator rejects a statement",
+        "reject statements that are unbounded or would never emit, warn, or skip the check",
         default="reject",
         choices=("reject", "warn", "off"),
     ),
     OptionSpec(
         "optimizer",
         OptionType.TEXT,
-        "whether plans are optimized; the results are the same",
+        "for debugging: off disables the optimization of plans; the results are the same",
         default="on",
         choices=("on", "off"),
     ),
     OptionSpec(
         "vectorized",
         OptionType.TEXT,
-        "whether tasks evaluate expressions with Arrow where possible; the results are the same",
+        "for debugging: off evaluates all expressions in Spark instead of Arrow; the results are "
+        "the same",
         default="on",
         choices=("on", "off"),
     ),
     OptionSpec(
         "on_change",
         OptionType.TEXT,
-        "what happens to streams whose query has changed, unless they set this option themselves",
+        "action if the stored state does not fit a changed query: reject it, continue without "
+        "the state of changed operators, or restart the stream",
         default="reject",
         choices=("reject", "continue", "restart"),
     ),
     OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
-        "minimum time between two epochs of a pipeline",
+        "minimum time between the starts of two epochs",
         default=0,
         minimum=0,
     ),
@@ -56,48 +58,50 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "rows_per_epoch",
         OptionType.INTEGER,
-        "maximum rows that a generator or a topic contributes to an epoch",
+        "maximum number of rows that a source reads per epoch (kafka, generator)",
         default=1_000_000,
         minimum=1,
     ),
     OptionSpec(
         "files_per_epoch",
         OptionType.INTEGER,
-        "maximum files that a directory contributes to an epoch",
+        "maximum number of files that a source reads per epoch (files, delta)",
         default=1_000,
         minimum=1,
     ),
     OptionSpec(
         "max_retained",
         OptionType.INTEGER,
-        "manifests that are kept for each pipeline, in addition to named checkpoints",
+        "number of the newest epochs of a pipeline that can be restored; named checkpoints are "
+        "kept in addition",
         default=3,
         minimum=1,
     ),
     OptionSpec(
         "key_groups",
         OptionType.INTEGER,
-        "partitions of an operator's state, fixed by the first epoch; default: 16 on one machine, "
-        "128 on a cluster",
+        "number of hash partitions of state; cannot be changed after the first epoch of a "
+        "pipeline; default: 16 on one machine, 128 on a cluster",
         minimum=1,
     ),
     OptionSpec(
         "shared_disk",
         OptionType.BOOLEAN,
-        "true if all machines of the cluster see the same files under the same paths",
+        "true if local paths lead to the same files on all machines of the cluster, for example "
+        "on NFS",
         default=False,
     ),
     OptionSpec(
         "max_groups",
         OptionType.INTEGER,
-        "maximum groups of an operator in one key group",
+        "maximum number of groups of an operator in each key group",
         default=1_000_000,
         minimum=1,
     ),
     OptionSpec(
         "max_state_bytes",
         OptionType.INTEGER,
-        "maximum bytes of an operator's state in one key group",
+        "maximum size of the state of an operator in each key group, in bytes",
         default=1 << 30,
         minimum=1,
     ),

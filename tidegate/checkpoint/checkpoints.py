@@ -86,7 +86,7 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A row of SHOW CHECKPOINTS: a stored manifest, and its name if it has one."""
+    """A checkpoint, as SHOW CHECKPOINTS lists it. Epochs without a name have `name` None."""
 
     pipeline: str
     name: str | None

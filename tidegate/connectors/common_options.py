@@ -30,7 +30,7 @@ def _time_pattern(value: str) -> str | None:
 DELIMITER = OptionSpec(
     "delimiter",
     OptionType.TEXT,
-    "the separator between values",
+    "separator between values",
     default=",",
     only_with=CSV,
     check=not_empty,
@@ -39,13 +39,13 @@ CSV_READING = (
     OptionSpec(
         "null_value",
         OptionType.TEXT,
-        "the text that means NULL, in addition to an empty value",
+        "string that represents NULL, in addition to an empty value",
         only_with=CSV,
     ),
     OptionSpec(
         "quote",
         OptionType.TEXT,
-        "the character around values that contain a delimiter",
+        "quote character",
         default='"',
         only_with=CSV,
         check=_one_character,
@@ -54,7 +54,7 @@ CSV_READING = (
     OptionSpec(
         "escape",
         OptionType.TEXT,
-        "the character before a quote that does not end the value",
+        "escape character for quotes inside quoted values",
         default='"',
         only_with=CSV,
         check=_one_character,
@@ -63,7 +63,8 @@ CSV_READING = (
 EXISTING = OptionSpec(
     "existing",
     OptionType.TEXT,
-    "what to do if an earlier pipeline with a sink of this name wrote there",
+    "reject a target with rows of this sink from another data directory or from before a "
+    "restart, or append to them",
     default="reject",
     choices=("reject", "append"),
 )
@@ -74,7 +75,7 @@ def timestamp_format(only_with: tuple[str, tuple[str, ...]]) -> OptionSpec:
     return OptionSpec(
         "timestamp_format",
         OptionType.TEXT,
-        "a pattern such as dd.MM.yyyy HH:mm:ss for all timestamps; ISO 8601 if left out",
+        "pattern of all timestamps, such as dd.MM.yyyy HH:mm:ss; default: ISO 8601",
         only_with=only_with,
         check=_time_pattern,
     )

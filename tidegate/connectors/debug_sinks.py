@@ -20,11 +20,15 @@ TOTAL_ROWS = "tidegate.total_rows"
 
 CONSOLE = ConnectorSpec(
     "console",
-    "shows rows in the terminal",
+    "prints rows to the terminal",
     sink=SinkSpec(
         (
             OptionSpec(
-                "rows", OptionType.INTEGER, "rows shown of each epoch", default=20, minimum=1
+                "rows",
+                OptionType.INTEGER,
+                "maximum number of rows printed per epoch",
+                default=20,
+                minimum=1,
             ),
         ),
         supports_rollback=True,
@@ -67,7 +71,7 @@ def open_console(context: SinkContext) -> ConsoleSink:
 
 
 BLACKHOLE = ConnectorSpec(
-    "blackhole", "discards all rows, for measurements", sink=SinkSpec((), supports_rollback=True)
+    "blackhole", "discards all rows, for benchmarks", sink=SinkSpec((), supports_rollback=True)
 )
 
 

@@ -30,9 +30,11 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class OperatorStatus:
-    """State and counters of one operator over all key groups.
+    """State and counters of one operator of a stream, such as an aggregation or a join.
 
-    `late_rows` and `discarded` count since the stream was started.
+    * `groups`, `open_windows`, `rows` and `bytes`: the size of its state.
+    * `late_rows`: late rows since the stream was started.
+    * `discarded`: key groups whose state was discarded because the query changed.
     """
 
     name: str
@@ -47,9 +49,20 @@ class OperatorStatus:
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """A snapshot of one stream.
+    """The status of a stream. Counters start with zero when the stream is started.
 
-    Counters count since the stream was started. Rates cover the last five seconds.
+    * `epoch`: the last committed epoch.
+    * `rows_in`, `rows_out`: rows read, and rows emitted to sinks.
+    * `rows_in_per_second`, `rows_out_per_second`: rates of the last five seconds.
+    * `watermark`, `watermark_lag_seconds`: the watermark, and how far it is behind the clock.
+    * `late_rows`, `dead_letters`: late rows, and malformed or failed rows.
+    * `lost`: records that were deleted before they were read.
+    * `behind`: available records that did not fit into the last epoch; None if unknown.
+    * `state_bytes`: the size of the state of all operators.
+    * `error`: the cause of a failure, or what the stream waits for.
+    * `epoch_seconds`: the duration of the last epoch.
+    * `working_seconds`: how long the current epoch has been running; None between epochs.
+    * `progress`: the fraction of the available input that was read; None if unknown.
     """
 
     name: str
@@ -79,12 +92,12 @@ class StreamStatus:
 
     @property
     def open_windows(self) -> int:
-        """The open windows of all operators."""
+        """The number of open windows of all operators."""
         return sum(operator.open_windows for operator in self.operators)
 
     @property
     def live_lag_seconds(self) -> float | None:
-        """The time by which the watermark is behind the clock; None for historical data."""
+        """Like `watermark_lag_seconds`, but None if it is more than a day (historical data)."""
         lag = self.watermark_lag_seconds
         return lag if lag is not None and lag < _MAX_LIVE_LAG_SECONDS else None
 

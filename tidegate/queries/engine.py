@@ -149,7 +149,10 @@ _SHOWN = 20
 
 @dataclass(frozen=True, eq=False)
 class QueryResult:
-    """The result of a query, as of one epoch of each pipeline."""
+    """The result of a query. Iterate over it to get the rows as dicts.
+
+    `epochs` contains the epoch of each pipeline that the result shows.
+    """
 
     table: pa.Table
     epochs: Mapping[str, int] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from tidegate.sql.statements import ObjectKind
 
 @dataclass(frozen=True)
 class Result:
-    """A small table or a text."""
+    """The result of a statement: rows, or a message in `text`."""
 
     title: str
     columns: tuple[str, ...] = ()

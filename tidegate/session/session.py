@@ -90,10 +90,10 @@ Show = Callable[[str, int, Any], None]
 
 
 class Session:
-    """A data directory, a catalog, and the pipelines that run on Spark.
+    """A connection to a data directory; `tidegate.open` creates it.
 
-    Opening a data directory declares nothing. Run the script again on the same data directory, and
-    each stream resumes from its last committed epoch.
+    Declarations are not part of a session that is opened again: execute your script again. Each
+    stream then resumes from its last committed epoch.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Session:
         return f"<tidegate.Session {str(self.directory)!r}, {state}: {declared}>"
 
     def close(self) -> None:
-        """Stop all pipelines and release the data directory, but not your own SparkSession."""
+        """Stop all pipelines and release the data directory. Spark keeps running."""
         try:
             self.stop()
         finally:
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def spark(self) -> SparkSession:
-        """The SparkSession; Spark starts when it is first used."""
+        """The SparkSession. Spark starts when it is first used."""
         self._require_open()
         if self._spark is None:
             from tidegate.spark.session import borrowed_session, own_session
@@ -188,8 +188,8 @@ class Session:
 
         The function receives a pyarrow array for each argument and returns an array with one value
         per row. With `scalar`, it receives and returns the values of one row. `arguments` are the
-        SQL types to which arguments are cast. A changed `version`, by default a hash of the source
-        text, changes the queries of all streams that call the function.
+        SQL types to which arguments are cast. `version` is part of every query that calls the
+        function, so a new version is a changed query. It defaults to a hash of the source text.
         """
         self._require_open()
         code = {"scalar": scalar, "deterministic": deterministic, "version": version}
@@ -293,7 +293,10 @@ class Session:
             self._pipelines.apply_changes(self.catalog, self.settings)
 
     def recall(self) -> SavedDeclarations:
-        """Return the declarations that were last saved in this data directory."""
+        """Return the SQL of the declarations that were last saved in this data directory.
+
+        The interactive shell uses it to declare them again.
+        """
         self._require_open()
         return load_declarations(self.directory)
 
@@ -308,9 +311,9 @@ class Session:
     def insert(self, source: str, rows: Any) -> int | Coroutine[Any, Any, int]:
         """Insert rows into a memory source or lookup table; return the number of rows.
 
-        `rows` is an iterable of dicts or tuples, Arrow data (including the C stream interface), or
-        a pandas or polars frame. Rows of an iterator are inserted in batches. For an async
-        iterator, await the result.
+        `rows` is an iterable of dicts or tuples, a pandas or polars data frame, or Arrow data
+        (including the C stream interface). An iterator is inserted in batches of 10,000 rows. An
+        async iterator returns a coroutine: await it.
         """
         self._require_open()
         target = self._insertable(source)
@@ -370,11 +373,11 @@ class Session:
     # Running
 
     def start(self, until_end: bool = False, available_now: bool = False) -> None:
-        """Run all streams that have a sink or a subscriber.
+        """Run all streams that have a sink, a subscriber or a materialized view.
 
-        With `until_end`, the run ends after the last row and closes all windows. With
-        `available_now`, it ends when all available rows are processed; open windows stay open for
-        the next run.
+        With `available_now`, the run ends when all available rows are processed; open windows stay
+        open for the next run. With `until_end`, it also closes all windows, permanently: rows of
+        later runs are late.
         """
         if until_end and available_now:
             raise RunError("TG-506", "until_end and available_now cannot be combined")
@@ -405,7 +408,7 @@ class Session:
         return self._pipelines.wait(timeout)
 
     def stop(self) -> None:
-        """Stop all streams. Open windows are not flushed; the next start resumes from here."""
+        """Stop all streams. Open windows are not emitted; the next `start` resumes here."""
         self._pipelines.stop()
 
     # Checkpoints
@@ -425,7 +428,7 @@ class Session:
         return self._pipelines.checkpoints(self.settings).keep(name, location)
 
     def drop_checkpoint(self, name: str) -> None:
-        """Drop a checkpoint. Files that only it needs are deleted after one of the next epochs."""
+        """Drop a named checkpoint. Its files are deleted during one of the next epochs."""
         self._require_open()
         self._pipelines.checkpoints(self.settings).drop(name)
 
@@ -437,10 +440,11 @@ class Session:
     def restore(
         self, checkpoint: str | int, *, sinks: str | None = None, pipeline: str | None = None
     ) -> None:
-        """Restore a checkpoint by name, or an epoch that is still kept.
+        """Restore a checkpoint by its name, or by the number of an epoch that is still kept.
 
         Running streams are stopped and started again. With `sinks='keep'`, sinks that cannot roll
-        back keep the rows of later epochs; otherwise such a sink rejects the restore.
+        back keep the rows of later epochs; otherwise such a sink rejects the restore. An epoch
+        number needs `pipeline` if there are several pipelines.
         """
         if sinks not in (None, "keep"):
             raise RunError("TG-207", f"sinks must be 'keep' or None, not {sinks!r}")
@@ -482,10 +486,11 @@ class Session:
     def subscribe(
         self, stream: str, from_epoch: int | None = None, timeout: float | None = None
     ) -> Subscription:
-        """Subscribe to a stream: iterate over its epochs as Arrow tables.
+        """Subscribe to a stream: `for batch in db.subscribe("s")` returns a `Batch` per epoch.
 
-        Each subscriber receives all rows. Iteration ends when the stream ends, or after `timeout`
-        seconds without rows.
+        Subscribing makes the stream run and stores its rows from then on. Each subscription starts
+        with the oldest stored epoch, or with `from_epoch`. Iteration ends when the stream ends, or
+        after `timeout` seconds without rows.
         """
         self._require_open()
         declared = stream_of(self.catalog, self._declared(stream))
@@ -506,35 +511,33 @@ class Session:
         """Run a SELECT over materialized views and streams with a memory sink.
 
         The SQL dialect is DuckDB's. Each stream is a table with its current rows, after all updates
-        and retractions. All tables of a pipeline show the same epoch.
+        and retractions. The tables of a pipeline are consistent with each other.
         """
         self._require_open()
         return self._queries.query(self.catalog, sql, file)
 
     def peek(self, stream: str, rows: int = 20, timeout: float = 10.0) -> QueryResult:
-        """Return some rows of a stream: the latest stored ones, or the next ones if none are
-        stored.
-        """
+        """Return the latest stored rows of a stream; if none are stored, wait for new ones."""
         self._require_open()
         name = stream_of(self.catalog, self._declared(stream)).name
         return self._queries.peek(self.catalog, self.settings, name, rows, timeout)
 
     def add_console_sinks(self) -> list[str]:
-        """Add console sinks to the streams that have no sink or reader; return their names."""
+        """Print the rows of streams that have no sink or reader; return their names."""
         return self._pipelines.add_console_sinks(self.catalog)
 
     # Observing
 
     def status(self) -> tuple[StreamStatus, ...]:
-        """Return the status of all streams; after a stop, the last one."""
+        """Return the status of all streams; after `stop`, the final status."""
         return self._pipelines.status()
 
     def timelines(self) -> list[Timeline]:
-        """Return for each pipeline the recent epochs and the duration of their steps."""
+        """Return the recent epochs of each pipeline and the duration of their steps."""
         return self._pipelines.timelines()
 
     def explain(self, stream: str, logical: bool = False) -> str:
-        """Return the plan of a stream as a tree. `logical` shows it before optimization."""
+        """Return the plan of a stream as a tree; with `logical`, the plan before optimization."""
         declared = self._declared(stream)
         if not isinstance(declared, Stream):
             raise RunError("TG-506", f"{stream} is not a stream with a query")

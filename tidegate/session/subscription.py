@@ -20,7 +20,7 @@ _NOTEBOOK_ROWS = 20
 
 @dataclass(frozen=True, repr=False)
 class Batch:
-    """The rows that a stream emitted in one epoch."""
+    """The rows that a stream emitted in one epoch. Iterate over it to get the rows as dicts."""
 
     epoch: int
     table: Any
@@ -56,11 +56,12 @@ class Batch:
 
 
 class Subscription:
-    """An iterator over the epochs of a stream, past and future.
+    """The epochs of a stream: iterate over it to get one `Batch` per epoch with rows.
 
-    It waits for the next epoch. It ends when the stream ends or is stopped, or after `timeout`
-    seconds without rows. If the stream fails, the iterator raises the stream's error. If the stream
-    was restored to a checkpoint, it raises TG-611 once; iterating again continues from there.
+    Iteration starts with the oldest stored epoch and waits for new ones. It ends when the stream
+    ends or is stopped, or after `timeout` seconds without rows. If the stream fails, it raises the
+    error of the stream. If the stream was restored to a checkpoint, it raises TG-611 once; a new
+    iteration continues with the new epochs.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Subscription:
         self._listed_ns = -1
 
     def take_all(self) -> list[Batch]:
-        """Return all available epochs that were not returned before, without waiting."""
+        """Return all stored epochs that were not returned before, without waiting."""
         if not self._has_changed():
             return []
         self._require_not_restored()

@@ -33,7 +33,7 @@ _PARTITION_TYPES = (
     "CHAR",
     "DATE",
 )
-_PATH = OptionSpec("path", OptionType.TEXT, "the directory of the table", required=True)
+_PATH = OptionSpec("path", OptionType.TEXT, "directory of the table (path or URI)", required=True)
 
 
 def _base(kind: str) -> str:
@@ -75,28 +75,28 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "start",
                 OptionType.TEXT,
-                "'snapshot': the current rows, then appended rows; or a version: rows that were "
-                "appended after it",
+                "snapshot: the current rows, then appended rows; or the number of a version: "
+                "only rows appended after it",
                 default="snapshot",
                 check=_start,
             ),
             OptionSpec(
                 "bounded",
                 OptionType.BOOLEAN,
-                "true to read only the rows that exist at the start",
+                "true to read only the rows that exist when the stream first starts",
                 default=False,
             ),
             OptionSpec(
                 "on_rewrite",
                 OptionType.TEXT,
-                "what to do with a version that changes or removes rows: stop, or skip the version",
+                "action if a version updates or deletes rows: stop, or skip the whole version",
                 default="stop",
                 choices=("stop", "skip"),
             ),
             OptionSpec(
                 "files_per_epoch",
                 OptionType.INTEGER,
-                "files read per epoch; by default the setting of the same name",
+                "maximum number of files read per epoch; default: the setting",
                 minimum=1,
             ),
         ),
@@ -115,7 +115,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "partition_by",
                 OptionType.NAMES,
-                "the partition columns of a table that is created",
+                "partition columns of the table that is created",
             ),
             EXISTING,
         ),

@@ -28,10 +28,12 @@ _FORMATS = ("parquet", "json", "csv")
 _TEXT = ("format", ("json", "csv"))
 
 _COMMON = (
-    OptionSpec("path", OptionType.TEXT, "the directory", required=True),
-    OptionSpec("format", OptionType.TEXT, "the file format", default="parquet", choices=_FORMATS),
+    OptionSpec("path", OptionType.TEXT, "directory (path or URI)", required=True),
     OptionSpec(
-        "header", OptionType.BOOLEAN, "whether files have a header", default=True, only_with=CSV
+        "format", OptionType.TEXT, "format of the files", default="parquet", choices=_FORMATS
+    ),
+    OptionSpec(
+        "header", OptionType.BOOLEAN, "true if files have a header", default=True, only_with=CSV
     ),
     DELIMITER,
 )
@@ -39,14 +41,14 @@ _READING = (
     OptionSpec(
         "multi_line",
         OptionType.BOOLEAN,
-        "whether a record may span several lines; each file is then read as a whole",
+        "true if a record can span several lines; files are then not split between tasks",
         default=False,
         only_with=_TEXT,
     ),
     OptionSpec(
         "encoding",
         OptionType.TEXT,
-        "the encoding of text; utf-16 needs multi_line",
+        "character encoding; utf-16 needs multi_line = true",
         default="utf-8",
         choices=("utf-8", "iso-8859-1", "windows-1252", "utf-16"),
         only_with=_TEXT,
@@ -55,7 +57,11 @@ _READING = (
     *CSV_READING,
 )
 
-_GLOB = OptionSpec("glob", OptionType.TEXT, "read only files whose name matches this pattern")
+_GLOB = OptionSpec(
+    "glob",
+    OptionType.TEXT,
+    "pattern of the names of files to read, such as *.json; default: all files",
+)
 
 
 def _check_source(options: Values) -> OptionProblem | None:
@@ -92,14 +98,14 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "files_per_epoch",
                 OptionType.INTEGER,
-                "files read per epoch; by default the setting of the same name",
+                "maximum number of files read per epoch; default: the setting",
                 minimum=1,
             ),
             _GLOB,
             OptionSpec(
                 "bounded",
                 OptionType.BOOLEAN,
-                "true if no more files will be added",
+                "true if no files will be added: the source is then bounded",
                 default=False,
             ),
         ),
@@ -111,31 +117,37 @@ SPEC = ConnectorSpec(
     sink=SinkSpec(
         (
             *_COMMON,
-            OptionSpec("partition_by", OptionType.NAMES, "columns that become directories"),
+            OptionSpec(
+                "partition_by",
+                OptionType.NAMES,
+                "partition columns, written as directories such as day=2026-01-01",
+            ),
             OptionSpec(
                 "max_file_rows",
                 OptionType.INTEGER,
-                "the maximum number of rows per file",
+                "maximum number of rows per file",
                 minimum=1,
             ),
             OptionSpec(
                 "max_file_bytes",
                 OptionType.INTEGER,
-                "the size at which a new file is started, in bytes",
+                "size at which a new file is started, in bytes",
                 default=1 << 28,
                 minimum=1,
             ),
             OptionSpec(
                 "compact_after",
                 OptionType.INTEGER,
-                "merge this many small files of a directory into one; never if left out",
+                "number of small files in a directory that are merged into one; default: files "
+                "are not merged",
                 minimum=2,
             ),
             EXISTING,
             OptionSpec(
                 "changelog",
                 OptionType.TEXT,
-                "what to do with streams that retract rows",
+                "reject streams that update or retract rows, or write the operation to a column "
+                "_op",
                 default="reject",
                 choices=("reject", "column"),
             ),

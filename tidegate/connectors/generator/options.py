@@ -10,21 +10,21 @@ _OPTIONS = (
     OptionSpec(
         "kind",
         OptionType.TEXT,
-        "what to generate: NEXMark events or a numbered series",
+        "NEXMark events or a numbered series",
         default="nexmark",
         choices=("nexmark", "series"),
     ),
     OptionSpec(
         "table",
         OptionType.TEXT,
-        "the NEXMark table",
+        "NEXMark table",
         default="bid",
         choices=("person", "auction", "bid"),
     ),
     OptionSpec(
         "rows",
         OptionType.INTEGER,
-        "events of the whole sequence (all tables together); unbounded if left out",
+        "number of events to generate, over all three NEXMark tables; default: unbounded",
         minimum=0,
     ),
     OptionSpec(
@@ -34,26 +34,26 @@ _OPTIONS = (
         default=10_000,
         minimum=1,
     ),
-    OptionSpec("seed", OptionType.INTEGER, "a different seed generates other events", default=42),
+    OptionSpec("seed", OptionType.INTEGER, "seed of the random numbers", default=42),
     OptionSpec(
         "start",
         OptionType.TEXT,
-        "the event time of the first event",
+        "event time of the first event",
         default="2015-07-15 00:00:00",
     ),
     OptionSpec(
         "out_of_order_ms",
         OptionType.INTEGER,
-        "event times are up to this many milliseconds late",
+        "maximum disorder of event times, in milliseconds",
         default=0,
         minimum=0,
     ),
-    OptionSpec("keys", OptionType.INTEGER, "the number of keys of a series", default=10, minimum=1),
+    OptionSpec("keys", OptionType.INTEGER, "number of keys of a series", default=10, minimum=1),
     # Event times are generated and may be far in the future.
     OptionSpec(
         "max_future",
         OptionType.DURATION,
-        "as for every source, but off by default",
+        "see the options of every source; default: off",
         may_be_off=True,
     ),
 )
@@ -74,7 +74,7 @@ def _check(options: Values) -> OptionProblem | None:
 
 SPEC = ConnectorSpec(
     "generator",
-    "generates NEXMark events or a series, the same ones every time",
+    "deterministic test data",
     source=SourceSpec(
         _OPTIONS,
         bounded=_bounded,

@@ -55,15 +55,15 @@ AVRO_WRITING = (
     OptionSpec(
         "registry_url",
         OptionType.TEXT,
-        "the URL of the schema registry; records begin with the ID of their schema",
+        "URL of the schema registry; records start with the ID of their schema",
         only_with=_AVRO,
         check=_url_problem,
     ),
-    OptionSpec("registry_username", OptionType.TEXT, "the user for the registry", only_with=_AVRO),
+    OptionSpec("registry_username", OptionType.TEXT, "user name for the registry", only_with=_AVRO),
     OptionSpec(
         "registry_password",
         OptionType.TEXT,
-        "the password for the registry",
+        "password for the registry",
         secret=True,
         only_with=_AVRO,
     ),
@@ -72,7 +72,7 @@ AVRO_READING = (
     OptionSpec(
         "avro_schema",
         OptionType.TEXT,
-        "the schema that records were written with, without a registry",
+        "Avro schema of the records as JSON, if they have no registry",
         only_with=_AVRO,
         check=_schema_problem,
     ),
@@ -229,20 +229,20 @@ _CONNECTION = (
     OptionSpec(
         "security_protocol",
         OptionType.TEXT,
-        "how the connection is secured",
+        "encryption and authentication of the connection",
         default="plaintext",
         choices=("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
     ),
     OptionSpec(
         "sasl_mechanism",
         OptionType.TEXT,
-        "the authentication mechanism",
+        "authentication mechanism",
         default="plain",
         choices=("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi"),
         only_with=("security_protocol", ("sasl_plaintext", "sasl_ssl")),
     ),
-    OptionSpec("sasl_username", OptionType.TEXT, "the user for the brokers"),
-    OptionSpec("sasl_password", OptionType.TEXT, "the password for the brokers", secret=True),
+    OptionSpec("sasl_username", OptionType.TEXT, "user name for the brokers"),
+    OptionSpec("sasl_password", OptionType.TEXT, "password for the brokers", secret=True),
     OptionSpec(
         "kafka.",
         OptionType.TEXT,
@@ -254,7 +254,7 @@ _CONNECTION = (
 _KEY_FORMAT = OptionSpec(
     "key_format",
     OptionType.TEXT,
-    "the format of keys: a JSON object with the key columns, or the text of the only key column",
+    "format of record keys: a JSON object with the key columns, or the only key column as a string",
     default="json",
     choices=("json", "text"),
 )
@@ -262,7 +262,7 @@ _READING = (
     OptionSpec(
         "format",
         OptionType.TEXT,
-        "the format of records",
+        "format of the records",
         default="json",
         choices=("json", "csv", "raw", "avro", "debezium-json"),
     ),
@@ -271,21 +271,21 @@ _READING = (
     OptionSpec(
         "start",
         OptionType.TEXT,
-        'where to start: earliest, latest, a time, or offsets such as {"topic": {"0": 17}}',
+        "start position of a stream that has not read the source before: earliest, latest, a "
+        'timestamp, or offsets such as {"topic": {"0": 17}}',
         default="earliest",
         check=_check_start,
     ),
     OptionSpec(
         "rows_per_epoch",
         OptionType.INTEGER,
-        "the maximum number of records per epoch; the setting of this name if left out",
+        "maximum number of records read per epoch; default: the setting",
         minimum=1,
     ),
     OptionSpec(
         "on_data_loss",
         OptionType.TEXT,
-        "what to do if records were removed before they were read: fail, or count them and "
-        "continue",
+        "action if records were removed before they were read: fail, or count them and continue",
         default="fail",
         choices=("fail", "continue"),
     ),
@@ -359,7 +359,8 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "topic",
                 OptionType.TEXT,
-                "the topic; several separated by commas; or a regular expression, beginning with ^",
+                "name of the topic, a list of names separated by commas, or a regular expression "
+                "that starts with ^",
                 required=True,
                 check=_topics_problem,
             ),
@@ -375,12 +376,14 @@ SPEC = ConnectorSpec(
     ),
     sink=SinkSpec(
         (
-            OptionSpec("topic", OptionType.TEXT, "the topic", required=True, check=_check_topic),
+            OptionSpec(
+                "topic", OptionType.TEXT, "name of the topic", required=True, check=_check_topic
+            ),
             *_CONNECTION,
             OptionSpec(
                 "format",
                 OptionType.TEXT,
-                "the format of records",
+                "format of the records",
                 default="json",
                 choices=("json", "avro"),
             ),
@@ -388,20 +391,20 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "key",
                 OptionType.NAMES,
-                "the columns of the record key; an upsert stream uses its own key",
+                "columns of the record key; upsert streams always use their own key",
             ),
             _KEY_FORMAT,
             OptionSpec(
                 "changelog",
                 OptionType.TEXT,
-                "reject streams that retract rows, or write the field _op into records (column)",
+                "reject streams that retract rows, or write the operation to a field _op",
                 default="reject",
                 choices=("reject", "column"),
             ),
             OptionSpec(
                 "transaction_timeout",
                 OptionType.DURATION,
-                "how long a transaction may take before the broker aborts it",
+                "time after which the broker aborts an open transaction",
                 default=MICROS["minute"],
                 minimum=MICROS["second"],
             ),

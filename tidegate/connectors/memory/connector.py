@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 SPEC = ConnectorSpec(
     "memory",
-    "rows from and to the Python process",
+    "rows stored in the data directory, for Python programs and tests",
     source=SourceSpec(
         (
             OptionSpec(
                 "inserts_per_epoch",
                 OptionType.INTEGER,
-                "inserts read per epoch",
+                "maximum number of inserts (not rows) read per epoch",
                 default=1_000,
                 minimum=1,
             ),
@@ -57,7 +57,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "retain_epochs",
                 OptionType.INTEGER,
-                "epochs kept for later subscribers",
+                "number of the newest epochs that are kept for subscribers and queries",
                 default=100_000,
                 minimum=1,
             ),
@@ -69,7 +69,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "changelog",
                 OptionType.BOOLEAN,
-                "true if rows are inserted with a column _op: -D removes a row",
+                "true if rows have a column _op, with -D to remove a row",
                 default=False,
             ),
         ),

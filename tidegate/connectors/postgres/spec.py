@@ -15,24 +15,29 @@ from tidegate.connectors.common_options import EXISTING
 from tidegate.connectors.postgres.column_types import unknown_type
 
 _COMMON = (
-    OptionSpec("host", OptionType.TEXT, "the host of the server", default="localhost"),
-    OptionSpec("port", OptionType.INTEGER, "the port of the server", default=5432, minimum=1),
-    OptionSpec("database", OptionType.TEXT, "the database", required=True),
-    OptionSpec("table", OptionType.TEXT, "the table, or schema.table", required=True),
-    OptionSpec("user", OptionType.TEXT, "the user to log in as"),
-    OptionSpec("password", OptionType.TEXT, "the password to log in with", secret=True),
+    OptionSpec("host", OptionType.TEXT, "host name of the server", default="localhost"),
+    OptionSpec("port", OptionType.INTEGER, "port of the server", default=5432, minimum=1),
+    OptionSpec("database", OptionType.TEXT, "name of the database", required=True),
+    OptionSpec(
+        "table",
+        OptionType.TEXT,
+        "name of the table, optionally with its schema: schema.table",
+        required=True,
+    ),
+    OptionSpec("user", OptionType.TEXT, "user name"),
+    OptionSpec("password", OptionType.TEXT, "password", secret=True),
     OptionSpec(
         "sslmode",
         OptionType.TEXT,
-        "how the connection is secured",
+        "encryption of the connection, as in libpq",
         default="prefer",
         choices=("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     ),
-    OptionSpec("sslrootcert", OptionType.TEXT, "the file with the trusted certificates"),
+    OptionSpec("sslrootcert", OptionType.TEXT, "file with the trusted certificates"),
     OptionSpec(
         "connect_timeout",
         OptionType.DURATION,
-        "the timeout for connecting",
+        "timeout for connecting",
         default=10_000_000,
         minimum=1_000_000,
     ),
@@ -52,8 +57,8 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "increasing",
                 OptionType.TEXT,
-                "a NOT NULL column that is larger in every row added later, to read new rows "
-                "continuously; without it the table is read once",
+                "NOT NULL column that is larger in every new row, to read new rows continuously; "
+                "default: read the table once",
             ),
         ),
         bounded=lambda options: options["increasing"] is None,
