@@ -216,11 +216,19 @@ def python_page() -> str:
 
 def _signed(words: str, thing: Any) -> list[str]:
     called = not inspect.isclass(thing) or thing in (tidegate.Session, tidegate.TidegateError)
-    signature = _signature(thing) if called and callable(thing) else ""
+    signature = _in_lines(_signature(thing)) if called and callable(thing) else ""
     return [
         *(["```text", f"{words}{signature}", "```", ""] if signature else []),
         *_docstring(thing),
     ]
+
+
+def _in_lines(signature: str) -> str:
+    """Put each parameter of a signature on its own line."""
+    parameters, _, result = signature.removeprefix("(").rpartition(") -> ")
+    # Commas inside of brackets separate types, not parameters.
+    parts = re.split(r", (?=\*|\w+: )", parameters)
+    return "(\n" + "".join(f"    {part},\n" for part in parts) + f") -> {result}"
 
 
 def _signature(thing: Any) -> str:
@@ -240,7 +248,7 @@ def _members(kind: type) -> list[str]:
     if issubclass(kind, Enum):
         return [f"Values: {', '.join(f'`{each.name}`' for each in kind)}.", ""]
     if issubclass(kind, tidegate.TidegateError) and kind is not tidegate.TidegateError:
-        return ["A kind of `TidegateError`, with the same attributes.", ""]
+        return ["A subclass of `TidegateError`.", ""]
     fields = list(getattr(kind, "__dataclass_fields__", {}).values())
     if fields:
         text = ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields)

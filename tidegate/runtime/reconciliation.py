@@ -118,11 +118,15 @@ def _with_state(
 
 # ---- Changes that are rejected
 
+_RESTART_HINT = (
+    "keep the previous source, or rename the stream. To start from the beginning, run once with "
+    "--on-change restart, or CREATE STREAM … WITH (on_change = 'restart')."
+)
 _ON_CHANGE_HINT = (
     "keep the previous query, or rename the stream. To start from the beginning, run once with "
-    "--on-change restart, or CREATE STREAM … WITH (on_change = 'restart'). With 'continue' the "
-    "stream continues from its committed offsets without the stored state, and windows that are "
-    "open now are emitted incomplete."
+    "--on-change restart, or CREATE STREAM … WITH (on_change = 'restart'). With 'continue', the "
+    "stream continues from its committed offsets, but changed operators start without state: their "
+    "open windows are emitted incomplete."
 )
 
 
@@ -140,7 +144,7 @@ def _replaced_source_error(
                 "TG-603",
                 f"the source {name} of the stream {stream.name} changed since its last epoch: "
                 f"{change}",
-                hint=_ON_CHANGE_HINT,
+                hint=_RESTART_HINT,
             )
     return None
 

@@ -92,8 +92,8 @@ Show = Callable[[str, int, Any], None]
 class Session:
     """A connection to a data directory; `tidegate.open` creates it.
 
-    Declarations are not part of a session that is opened again: execute your script again. Each
-    stream then resumes from its last committed epoch.
+    A new session has no declarations. Execute your script again: each stream then resumes from
+    its last committed epoch.
     """
 
     def __init__(
