@@ -568,8 +568,8 @@ RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "sinks",
         OptionType.TEXT,
-        "keep: sinks that cannot roll back keep the rows of later epochs, and rows that are read "
-        "again are written twice; default: such sinks reject the RESTORE",
+        "let sinks that cannot roll back keep the rows of later epochs; rows that are read again "
+        "are then written twice; default: such sinks reject the RESTORE",
         choices=("keep",),
     ),
     OptionSpec(

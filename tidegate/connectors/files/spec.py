@@ -105,7 +105,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "bounded",
                 OptionType.BOOLEAN,
-                "true if no files will be added: the source is then bounded",
+                "true if no files will be added, so that the source is bounded",
                 default=False,
             ),
         ),
