@@ -59,9 +59,11 @@ def rejection(previous: Manifest, *streams: FixedStream) -> DataDirectoryError:
         reconcile(previous, streams)
     assert caught.value.code == "TG-603"
     hint = caught.value.hint or ""
-    assert all(
-        way in hint for way in ("previous query", "rename the stream", "restart", "continue")
+    is_replaced = caught.value.message.startswith("the source ")
+    options = (
+        ("keep the previous source",) if is_replaced else ("keep the previous query", "continue")
     )
+    assert all(option in hint for option in (*options, "rename the stream", "restart"))
     return caught.value
 
 
