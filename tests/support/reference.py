@@ -201,8 +201,8 @@ def python_page() -> str:
     """List all exported names with their signatures and docstrings."""
     lines = ["# Python", "", _GENERATED, "", *EXAMPLE.splitlines(), ""]
     lines += [
-        "Notebooks show results as tables ([an example](../examples/notebook.ipynb)). All names below are",
-        "exported by `tidegate`, and typed.",
+        "Notebooks show results as tables ([an example](../examples/notebook.ipynb)). `tidegate` exports",
+        "the names below, with type annotations.",
         "",
     ]
     names = sorted(tidegate.__all__, key=lambda name: (name not in ("open", "Session"), name))
