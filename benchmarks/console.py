@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import tidegate
 from tidegate.console.app import ConsoleServer
-from tidegate.console.providers import RunningSession
+from tidegate.console.providers import SessionProvider
 from tidegate.observe.server import Address
 
 BLOCK = 50
@@ -84,7 +84,7 @@ def _moment(micros: int) -> str:
 @contextmanager
 def open_page(pipeline: Pipeline) -> Iterator[None]:
     """A console, and a process that reads what a page reads."""
-    server = ConsoleServer(RunningSession(pipeline.session, "bench"), Address("127.0.0.1", 0))
+    server = ConsoleServer(SessionProvider(pipeline.session, "bench"), Address("127.0.0.1", 0))
     command = [sys.executable, __file__, "--reader", f"http://{server.address}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None

@@ -23,7 +23,7 @@ import pyarrow as pa
 from examples.systems import PASSWORD, Postgres
 from tidegate.catalog.objects import Sink
 from tidegate.compile.compiler import Compiler
-from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamSchema
 from tidegate.connectors.postgres.sink import PostgresSink
 from tidegate.connectors.registry import CONNECTORS
 
@@ -75,8 +75,8 @@ class Server:
         )
         declared = compiled.catalog.get("out")
         assert isinstance(declared, Sink), compiled.errors
-        rows = StreamRows(tuple(zip(NAMES, KINDS, strict=True)))
-        return PostgresSink(SinkContext(declared, "", "abcd1234", lambda *_: None, rows=rows))
+        rows = StreamSchema(tuple(zip(NAMES, KINDS, strict=True)))
+        return PostgresSink(SinkContext(declared, "", "abcd1234", lambda *_: None, schema=rows))
 
     def bytes_of(self, rows: pa.Table) -> list[bytes]:
         """The rows as the database itself writes them in the binary format."""

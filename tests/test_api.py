@@ -63,8 +63,8 @@ def test_things_say_what_they_are(tmp_path: Path) -> None:
     assert "&lt;i&gt;" in batch._repr_html_()
     subscription = Subscription(open_store(str(tmp_path)), name="s")
     assert repr(subscription) == "<tidegate.Subscription to s, next: epoch 0>"
-    result = Result("streams", ("name", "what"), [("a", "append stream")])
-    assert str(result) == "name\twhat\na\tappend stream"
+    result = Result("streams", ("name", "description"), [("a", "append stream")])
+    assert str(result) == "name\tdescription\na\tappend stream"
     assert result.to_pandas().to_dict("records") == result.to_pylist()
     assert "<td>append stream</td>" in result._repr_html_()
     assert Result.of_text("a < b")._repr_html_() == "<pre>a &lt; b</pre>"
@@ -75,7 +75,7 @@ def test_things_say_what_they_are(tmp_path: Path) -> None:
 
 def test_waiting_for_rows_ends_after_the_timeout(tmp_path: Path) -> None:
     """Nothing comes, and the stream is alive for ever."""
-    endless = Subscription(open_store(str(tmp_path)), may_come=lambda: True, timeout=0.05)
+    endless = Subscription(open_store(str(tmp_path)), may_emit=lambda: True, timeout=0.05)
     assert list(endless) == []
 
 

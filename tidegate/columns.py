@@ -20,8 +20,8 @@ ORIGIN, EVENT_TIME, SELECTED, CONTROL = (
 # The source partition of a row, if each partition has its own watermark. An origin id contains the
 # partition above these bits.
 PARTITION, PARTITION_SHIFT = "_tg_partition", 32
-# The event time of a malformed record, which is only counted.
-INVALID_TIME = -(2**63)
+# The event time of a malformed record: it is only counted.
+MALFORMED_EVENT_TIME = -(2**63)
 # The processing time of the epoch, for windows over processing time.
 NOW = "_tg_now"
 # The position of a row in its source: by file, then by row, rows sort in arrival order. Only
@@ -29,11 +29,15 @@ NOW = "_tg_now"
 ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"
 ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
 # The first byte of a dead letter among control messages, and the fields of a dead letter.
-LETTER = "D"
-LETTER_COLUMNS = ("stream", "expression", "record")
+DEAD_LETTER = "D"
+DEAD_LETTER_FIELDS = ("stream", "expression", "record")
 # The text of a malformed record. If the source declares dead letters, also the reason, the column,
 # and for every record its file and its line (or row).
-BAD_RECORD, BAD_REASON, BAD_COLUMN = "_bad_record", "_tg_reason", "_tg_column"
+MALFORMED_RECORD, MALFORMED_REASON, MALFORMED_COLUMN = (
+    "_malformed_record",
+    "_tg_reason",
+    "_tg_column",
+)
 RECORD_FILE, RECORD_LINE = "_tg_path", "_tg_line"
 # The columns of rows on their way to a stateful operator: the pane of the window that a row belongs
 # to, a hash of its keys, the number of rows that a row stands for, and its weight in a changelog.

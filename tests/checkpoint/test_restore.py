@@ -74,7 +74,7 @@ def test_restore_keeps_unpublished_committables(tmp_path: Path) -> None:
     sink = SinkState("s", "files", 0, ["committable"])
     manifests = create_manifests(tmp_path, replace(FIRST, sinks={"out": sink}))
     restored = restore(manifests, manifests.load_all()[0], keep=False)
-    state = CommittedState.by(restored, "out")
+    state = CommittedState.from_manifest(restored, "out")
     assert state.last == EpochId(1, 2)
     assert (state.committables_epoch, state.committables) == (EpochId(0, 0), ["committable"])
 
@@ -84,13 +84,15 @@ def test_files_sink_rejects_commit_markers_outside_the_lineage(tmp_path: Path) -
     sink.recover(CommittedState(None))
     run(sink, 0, 1, 2)
     restored = replace(FIRST, epoch=2).restored_as(1, 4)
-    files_sink(tmp_path).recover(CommittedState.by(restored, "out"))
+    files_sink(tmp_path).recover(CommittedState.from_manifest(restored, "out"))
     older = replace(FIRST, epoch=1).restored_as(1, 4)
     with pytest.raises(RunError) as caught:
-        files_sink(tmp_path).recover(CommittedState.by(older, "out"))
+        files_sink(tmp_path).recover(CommittedState.from_manifest(older, "out"))
     assert caught.value.code == "TG-525" and "is ahead of the pipeline" in caught.value.message
     assert "RESTORE FROM CHECKPOINT 4 WITH (sinks = 'keep')" in (caught.value.hint or "")
-    files_sink(tmp_path).recover(CommittedState.by(replace(older, keep_before_generation=1), "out"))
+    files_sink(tmp_path).recover(
+        CommittedState.from_manifest(replace(older, keep_before_generation=1), "out")
+    )
 
 
 def test_files_sink_rejects_marker_of_unknown_generation(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_files_sink_rejects_files_of_rolled_back_epoch(
     run(sink, 1)
     marker.write_bytes(previous)
     with pytest.raises(RunError, match="contains epochs up to 1"):
-        files_sink(tmp_path).recover(CommittedState.by(FIRST.restored_as(0, 2), "out"))
+        files_sink(tmp_path).recover(CommittedState.from_manifest(FIRST.restored_as(0, 2), "out"))
 
 
 def test_subscribers_get_restore_error_once(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_subscribers_get_restore_error_once(tmp_path: Path) -> None:
     ahead.take_all()
     assert [batch.epoch for batch in Subscription(store, 1).take_all()] == [1, 2]
     restored = FIRST.restored_as(1, 4)
-    memory_sink(tmp_path).recover(CommittedState.by(restored, "out"))
+    memory_sink(tmp_path).recover(CommittedState.from_manifest(restored, "out"))
     run(sink, 5, generation=1)
     assert [batch.epoch for batch in behind.take_all()] == [0, 5]
     for subscription in (ahead, late):

@@ -25,7 +25,7 @@ def test_init_writes_valid_project(tmp_path: Path) -> None:
     file = folder / "streams.sql"
     assert CliRunner().invoke(app, ["check", str(file)]).exit_code == 0
     catalog = Compiler(CONNECTORS).compile(file.read_text(), str(file)).catalog
-    assert [len(list(catalog.of(kind))) for kind in (Source, Stream, Sink)] == [1, 2, 1]
+    assert [len(list(catalog.of_type(kind))) for kind in (Source, Stream, Sink)] == [1, 2, 1]
     case = load_case(folder / "tests" / "revenue.yaml")
     assert declare(case).stream == "revenue"
 

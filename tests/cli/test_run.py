@@ -231,12 +231,12 @@ class TestRun:
 
     def test_prints_results_and_warnings(self, session: FakeSession) -> None:
         session.results = [
-            StatementResult("streams", ("name", "what"), [("dear", "append stream")]),
+            StatementResult("streams", ("name", "description"), [("dear", "append stream")]),
             StatementResult.of_text("3 rows inserted into bids"),
         ]
         session.warnings = [SqlError("TG-401", "take care")]
         result = run("demo.sql")
-        assert result.stdout.startswith("streams\nname | what\n-----+-")
+        assert result.stdout.startswith("streams\nname | description\n-----+-")
         assert "\n3 rows inserted into bids\n" in result.stdout
         assert result.stderr == "warning[TG-401]: take care\n"
 

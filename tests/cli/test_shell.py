@@ -320,7 +320,7 @@ def test_saves_declarations_without_secrets(tmp_path: Path) -> None:
     assert not compiled.errors, compiled.errors
     save_declarations(directory, compiled.catalog)
     saved = load_declarations(directory)
-    assert saved.secret == ("k", "over_k")
+    assert saved.unsaved == ("k", "over_k")
     ((origin, text),) = saved.scripts
     assert origin == str(file) and "hunter2" not in text
     again = Compiler(CONNECTORS).compile(text, origin)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.columns import BAD_RECORD
+from tidegate.columns import MALFORMED_RECORD
 from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decode_csv, header_fits
 from tidegate.operators.vectorized import RecordFailed
 
@@ -24,11 +24,11 @@ COLUMNS = [
 PLAIN = CsvFormat(",", '"', "\\")
 
 
-def rows(*lines: bytes, form: CsvFormat = PLAIN) -> list[dict[str, Any]]:
+def rows(*lines: bytes, csv_format: CsvFormat = PLAIN) -> list[dict[str, Any]]:
     schema = csv_schema(COLUMNS)
     assert schema is not None
     decoded: list[dict[str, Any]] = decode_csv(
-        pa.array(lines, pa.binary()), schema, form
+        pa.array(lines, pa.binary()), schema, csv_format
     ).to_pylist()
     return decoded
 
@@ -38,7 +38,7 @@ def test_decodes_plain_values() -> None:
     assert row["t"].isoformat() == "2026-01-01T00:00:00+00:00"
     assert {**row, "t": None} == {
         **{"a": 7, "i": -3, "d": 0.25, "m": Decimal("12.50"), "b": True, "s": "x y", "t": None},
-        BAD_RECORD: None,
+        MALFORMED_RECORD: None,
     }
 
 
@@ -48,7 +48,7 @@ def test_empty_values_are_null_even_if_quoted() -> None:
     assert set(rows(b'"",,,,,"",""')[0].values()) == {None}
     assert rows(b',,,,,"a,b",')[0]["s"] == "a,b"
     doubled = CsvFormat(";", "'", "'")
-    assert rows(b";;;;;'it''s; so';", form=doubled)[0]["s"] == "it's; so"
+    assert rows(b";;;;;'it''s; so';", csv_format=doubled)[0]["s"] == "it's; so"
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_empty_values_are_null_even_if_quoted() -> None:
 def test_invalid_values_make_a_record_malformed(line: bytes) -> None:
     before, row, after = rows(b"1,,,,,,", line, b"2,,,,,,")
     assert (before["a"], after["a"]) == (1, 2)
-    assert before[BAD_RECORD] is after[BAD_RECORD] is None
-    assert row[BAD_RECORD] == line.decode("utf-8", "replace")
+    assert before[MALFORMED_RECORD] is after[MALFORMED_RECORD] is None
+    assert row[MALFORMED_RECORD] == line.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.support.compiling import compile_text
 from tests.support.delta import table_rows
 from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, expected
 from tidegate.catalog.objects import Sink, Stream
-from tidegate.connectors.base import SinkContext, StreamRows
+from tidegate.connectors.base import SinkContext, StreamSchema
 from tidegate.connectors.delta import table_sink as delta_sink
 from tidegate.connectors.delta.table_sink import DeltaSink
 from tidegate.connectors.registry import SINKS
@@ -25,9 +25,9 @@ from tidegate.types import ChangelogKind
 
 COLUMNS = (("a", "BIGINT"), ("id", "STRING"))
 ROWS = {
-    "one": StreamRows(COLUMNS),
-    "two": StreamRows(COLUMNS, ChangelogKind.UPSERT, ("a",)),
-    "kept0": StreamRows(COLUMNS),
+    "one": StreamSchema(COLUMNS),
+    "two": StreamSchema(COLUMNS, ChangelogKind.UPSERT, ("a",)),
+    "kept0": StreamSchema(COLUMNS),
 }
 
 
@@ -45,7 +45,7 @@ class DeltaPipelineHarness(PipelineHarness):
             )
         script += "CREATE SINK kept0 FROM t0 WITH (connector = 'memory');"
         self.catalog = compile_text(script).catalog
-        self.streams = [self.stream(stream, True) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, True) for stream in self.catalog.of_type(Stream)]
 
     def pipeline(self, **config: Any) -> PythonPipeline:
         context = super().pipeline(**config).context
@@ -53,7 +53,7 @@ class DeltaPipelineHarness(PipelineHarness):
         def opened(sink: Sink, stream: str, member: Any) -> Any:
             data = str(self.folder / sink.name)
             return SINKS[sink.connector](
-                SinkContext(sink, data, stream, lambda *_: None, rows=ROWS[sink.name])
+                SinkContext(sink, data, stream, lambda *_: None, schema=ROWS[sink.name])
             )
 
         return PythonPipeline(replace(context, open_sink=opened), "main")

@@ -27,7 +27,7 @@ from tests.support.delta import (
     table_rows,
 )
 from tidegate.checkpoint.manifest import EpochRange
-from tidegate.connectors.base import CommittedState, EpochId, StreamRows
+from tidegate.connectors.base import CommittedState, EpochId, StreamSchema
 from tidegate.errors import TidegateError
 from tidegate.storage import local as disk
 from tidegate.types import ChangelogKind
@@ -71,7 +71,7 @@ def test_recover_publishes_committed_rows_and_deletes_staged_ones(path: Path) ->
 
 @pytest.mark.parametrize(("rows", "op"), [(ROWS, None), (KEYED, "+I")])
 def test_one_of_two_concurrent_publishers_of_an_epoch_wins(
-    path: Path, monkeypatch: pytest.MonkeyPatch, rows: StreamRows, op: str | None
+    path: Path, monkeypatch: pytest.MonkeyPatch, rows: StreamSchema, op: str | None
 ) -> None:
     sink = opened(path, rows)
     committables = staged(sink, E0, [row(1, "a", op)])
@@ -153,7 +153,7 @@ class RecordingDisk(disk.Disk):
 
 @pytest.mark.parametrize(("rows", "op"), [(ROWS, None), (KEYED, "+I")])
 def test_syncs_files_of_deltalake_before_deleting_staged_files(
-    path: Path, rows: StreamRows, op: str | None
+    path: Path, rows: StreamSchema, op: str | None
 ) -> None:
     sink = opened(path, rows)
     committables = staged(sink, E0, [row(1, "a", op)])
@@ -207,12 +207,12 @@ def test_changelog_in_any_order_leaves_its_net_rows(
 
 
 def test_updates_rows_with_null_keys_and_upserts_without_op(path: Path) -> None:
-    rows = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
+    rows = StreamSchema(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
     sink = opened(path / "a", rows)
     sink.publish(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))
     sink.publish(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))
     assert table_rows(path / "a") == [(None, "y")]
-    plain = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",))
+    plain = StreamSchema(ROWS.columns, ChangelogKind.UPSERT, ("id",))
     other = opened(path / "b", plain)
     other.publish(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
     other.publish(E1, staged(other, E1, [row(1, "c")]))
@@ -243,7 +243,7 @@ TYPES: list[tuple[str, list[Any]]] = [
 def test_every_type_round_trips(path: Path, by_key: bool) -> None:
     columns = tuple((f"c{place}", kind) for place, (kind, _) in enumerate(TYPES))
     kind = ChangelogKind.UPSERT if by_key else ChangelogKind.APPEND
-    rows = StreamRows(columns, kind, ("c4",) if by_key else None)
+    rows = StreamSchema(columns, kind, ("c4",) if by_key else None)
     sink = opened(path, rows)
     schema = schema_of(rows)
     table = pa.table(
@@ -262,7 +262,7 @@ def test_every_type_round_trips(path: Path, by_key: bool) -> None:
 def test_partition_values_may_be_any_text_except_the_empty_one(path: Path, by_key: bool) -> None:
     columns = (("id", "BIGINT"), ("Name", "STRING"), ("day", "DATE"))
     kind = ChangelogKind.UPSERT if by_key else ChangelogKind.APPEND
-    rows = StreamRows(columns, kind, ("id",) if by_key else None)
+    rows = StreamSchema(columns, kind, ("id",) if by_key else None)
     sink = opened(path, rows, partition_by="name, day")
     day = dt.date(2026, 1, 2)
     names = ["a", "b/c=d %41é", "__x", None, "a"]
@@ -282,7 +282,7 @@ def test_partition_values_may_be_any_text_except_the_empty_one(path: Path, by_ke
     assert caught.value.code == "TG-504" and caught.value.hint
 
 
-def rejected(path: Path, rows: StreamRows = ROWS, **options: str) -> str:
+def rejected(path: Path, rows: StreamSchema = ROWS, **options: str) -> str:
     with pytest.raises(TidegateError) as caught:
         sink_of(path, rows, **options).recover(CommittedState(None))
     assert caught.value.code in ("TG-522", "TG-523", "TG-529") and caught.value.hint
@@ -311,7 +311,7 @@ def test_rejects_unsuitable_tables_when_opened(path: Path) -> None:
     created(path, id_field, name)
     DeltaTable(str(path)).alter.add_constraint({"positive": "id > 0"})
     assert "delta.constraints.positive" in rejected(path)
-    odd = StreamRows((("id", "DOUBLE"), ("name", "STRING")), ChangelogKind.UPSERT, ("id",))
+    odd = StreamSchema((("id", "DOUBLE"), ("name", "STRING")), ChangelogKind.UPSERT, ("id",))
     assert "cannot be compared safely" in rejected(path / "other", odd)
 
 

@@ -36,7 +36,7 @@ def test_reads_the_snapshot_and_each_later_version_once(path: Path) -> None:
     source = source_of(path)
     assert not source.source.bounded
     first = source.plan_range(None, 2)
-    assert first is not None and ids(source, first) == [1, 2, 3] and not first.more
+    assert first is not None and ids(source, first) == [1, 2, 3] and not first.has_more
     assert source.plan_range(first.offset, 2) is None
     add(path, 4)
     add(path, 5)
@@ -56,7 +56,7 @@ def test_skips_compaction_and_respects_limits(path: Path) -> None:
     at, all_ids = None, []
     while (input_range := source.plan_range(at, 2)) is not None:
         new_ids = ids(source, input_range)
-        assert len(new_ids) <= 2 and input_range.more == (len(all_ids) + len(new_ids) < 5)
+        assert len(new_ids) <= 2 and input_range.has_more == (len(all_ids) + len(new_ids) < 5)
         all_ids += new_ids
         if len(all_ids) == 2:
             # The snapshot of the first range is read completely, despite later versions.

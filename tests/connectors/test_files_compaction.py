@@ -41,7 +41,7 @@ def rows(path: Path, which: Callable[[str], bool] = lambda name: True) -> Counte
 def visible_rows(path: Path) -> Counter[int]:
     """Return the rows for a reader that skips files replaced by a merged file."""
     merged = MergedFiles(names(path))
-    return rows(path, lambda name: not merged.hold(name))
+    return rows(path, lambda name: not merged.replaces(name))
 
 
 def opened(path: Path, options: str = ", compact_after = 3", last: int | None = None) -> FilesSink:
@@ -64,7 +64,10 @@ def test_merges_the_configured_number_of_files(tmp_path: Path) -> None:
     # Together with the merged file these are three files again.
     assert names(tmp_path) == ["1234-out-000-000000000000-to-000000000004.parquet"]
     assert rows(tmp_path) == Counter(range(5))
-    assert internal_files(tmp_path, "merged") == [] and len(internal_files(tmp_path, "merges")) == 1
+    assert (
+        internal_files(tmp_path, "merge_staging") == []
+        and len(internal_files(tmp_path, "merges")) == 1
+    )
 
 
 def test_rows_keep_their_order(tmp_path: Path) -> None:
@@ -289,7 +292,7 @@ def run_until_crash(tmp_path: Path, steps: int, dice: random.Random | None, lose
         assert rows(path) == Counter(range(4)), f"after {steps} steps"
     reopened.publish(EpochId(0, 3), committables)
     assert rows(path) == Counter(range(4)) and len(names(path)) == 1
-    assert internal_files(path, "merged") == [] and internal_files(path, "staging") == []
+    assert internal_files(path, "merge_staging") == [] and internal_files(path, "staging") == []
     return ended
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
-from tidegate.catalog.declare import script_identity
+from tidegate.catalog.declare import insert_identity
 from tidegate.connectors.memory.connector import Inserts
 from tidegate.connectors.memory.rows import InsertReader
 from tidegate.sql import statements as st
@@ -22,7 +22,7 @@ def identities(text: str) -> list[str | None]:
     script = parse_script(text, None, frozenset())
     assert not script.errors
     inserts = [item for item in script.statements if isinstance(item, st.Insert)]
-    return [script_identity(item, script) for item in inserts]
+    return [insert_identity(item, script) for item in inserts]
 
 
 def test_identity_of_an_insert_depends_on_its_text() -> None:
@@ -66,11 +66,15 @@ def stored(inserts: Inserts) -> list[list[int]]:
 def test_finds_an_insert_by_its_identity(tmp_path: Path) -> None:
     inserts = Inserts(str(tmp_path))
     inserts.append(ROWS)
-    assert not inserts.has("x-0")
+    assert not inserts.has_identity("x-0")
     inserts.append(ROWS, "x-0")
     inserts.append(ROWS)
     reopened = Inserts(str(tmp_path))
-    assert reopened.has("x-0") and not reopened.has("x-1") and stored(reopened) == [[1, 2]] * 3
+    assert (
+        reopened.has_identity("x-0")
+        and not reopened.has_identity("x-1")
+        and stored(reopened) == [[1, 2]] * 3
+    )
 
 
 @pytest.mark.parametrize("loses", [False, True])
@@ -97,7 +101,7 @@ def test_insert_survives_a_crash_after_any_step_exactly_once(
             reopened = Inserts(str(path))
             for _ in range(others):
                 reopened.append(pa.table({"a": [9]}))
-            if not reopened.has("x-0"):
+            if not reopened.has_identity("x-0"):
                 reopened.append(ROWS, "x-0")
         assert stored(Inserts(str(path))).count([1, 2]) == 2, f"after {steps} steps"
         steps += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidegate.columns import BAD_RECORD
+from tidegate.columns import MALFORMED_RECORD
 from tidegate.connectors.formats.json import decode_json, json_schema
 from tidegate.operators.vectorized import VectorFailed
 
@@ -44,13 +44,13 @@ def test_malformed_records_keep_their_position() -> None:
     texts.append(b'{"a":6}{"a":7}')
     assert rows(*texts) == [
         {"a": 1},
-        {BAD_RECORD: '{"a":2'},
+        {MALFORMED_RECORD: '{"a":2'},
         {"a": 3},
-        {BAD_RECORD: ""},
+        {MALFORMED_RECORD: ""},
         {"a": 4},
-        {BAD_RECORD: '{"a":5,}'},
-        {BAD_RECORD: '{"s":"\ufffd"}'},
-        {BAD_RECORD: '{"a":6}{"a":7}'},
+        {MALFORMED_RECORD: '{"a":5,}'},
+        {MALFORMED_RECORD: '{"s":"\ufffd"}'},
+        {MALFORMED_RECORD: '{"a":6}{"a":7}'},
     ]
 
 

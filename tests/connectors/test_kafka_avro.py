@@ -23,7 +23,7 @@ from tidegate.connectors.kafka.avro import (
     KEY,
     AvroDecoder,
     AvroEncoder,
-    Registry,
+    SchemaRegistryClient,
     avro_schema,
 )
 from tidegate.connectors.kafka.spec import writing_problem
@@ -192,7 +192,7 @@ def test_reads_each_record_with_the_schema_of_its_id(registry: FakeRegistry) -> 
         b"\1" + first.to_bytes(4, "big") + b"x",
         b"\0\0",
     ]
-    decoder = AvroDecoder(columns(id="BIGINT"), None, Registry("s", registry.url))
+    decoder = AvroDecoder(columns(id="BIGINT"), None, SchemaRegistryClient("s", registry.url))
     texts, reasons = decoder.texts(values)
     read = [json.loads(text) for text in texts[:3]]
     assert read == [{"id": 1}, {"id": 2, "name": "b"}, {"id": 3}]
@@ -208,7 +208,7 @@ def test_rejects_schemas_that_are_not_plain_avro(registry: FakeRegistry) -> None
         registry.add("message m {}", schemaType="PROTOBUF"),
         registry.add(BIDS, references=[{"name": "x"}]),
     ]
-    decoder = AvroDecoder(columns(id="BIGINT"), None, Registry("s", registry.url))
+    decoder = AvroDecoder(columns(id="BIGINT"), None, SchemaRegistryClient("s", registry.url))
     for number, why in zip(
         numbers, ("has the type PROTOBUF", "refers to other schemas"), strict=True
     ):
@@ -219,7 +219,7 @@ def test_rejects_schemas_that_are_not_plain_avro(registry: FakeRegistry) -> None
 def test_retries_an_unavailable_registry_and_never_shows_the_password(
     registry: FakeRegistry,
 ) -> None:
-    client = Registry("the source s", registry.url, USER, PASSWORD)
+    client = SchemaRegistryClient("the source s", registry.url, USER, PASSWORD)
     registry.needs_login = True
     number = client.register("topic/1-value", BIDS)
     assert client.schema(number) == BIDS and registry.subjects == {"topic/1-value": [number]}
@@ -245,15 +245,15 @@ def test_does_not_follow_redirects_of_a_registry(registry: FakeRegistry) -> None
     """The target of the redirect would receive the password."""
     with running() as other:
         registry.redirect = other.url
-        login = Registry("s", registry.url, USER, PASSWORD)
+        client = SchemaRegistryClient("s", registry.url, USER, PASSWORD)
         with pytest.raises(RunError, match="302"):
-            login.schema(1)
+            client.schema(1)
         assert other.requests == []
 
 
 def test_reports_a_url_that_is_not_a_registry(registry: FakeRegistry) -> None:
     with pytest.raises(RunError, match="does not support registering schemas"):
-        Registry("s", f"{registry.url}/somewhere").register("t-value", BIDS)
+        SchemaRegistryClient("s", f"{registry.url}/somewhere").register("t-value", BIDS)
 
 
 # Writing

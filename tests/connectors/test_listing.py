@@ -65,7 +65,7 @@ def plan_all(source: FilesSource, since: Any) -> tuple[list[str], Any]:
     """Plan epochs until there is no new file. Return the files and the last offset."""
     files: list[str] = []
     while (input_range := source.plan_range(since, 2)) is not None:
-        assert input_range.more == (
+        assert input_range.has_more == (
             len(chosen(input_range)) > 0 and _more(source, input_range.offset)
         )
         files += chosen(input_range)

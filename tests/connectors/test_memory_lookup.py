@@ -11,7 +11,7 @@ import pytest
 from tests.support.compiling import compile_text
 from tidegate.catalog.objects import LookupTable
 from tidegate.connectors.base import LookupContext
-from tidegate.connectors.memory.connector import inserts_of
+from tidegate.connectors.memory.connector import open_inserts
 from tidegate.connectors.memory.table import InsertedRows
 from tidegate.errors import RunError
 from tidegate.spark import rows as rows_module
@@ -35,7 +35,7 @@ def rows_after(folder: Path, table: LookupTable, *changes: list[tuple[str, int, 
     versions = []
     for part in changes:
         rows = [{"_op": op, "id": number, "Name": name} for op, number, name in part]
-        inserts_of(uri).append(pa.Table.from_pylist(rows, COLUMNS))
+        open_inserts(uri).append(pa.Table.from_pylist(rows, COLUMNS))
         remaining = content.rows(cast(Any, None))
         assert remaining.column_names == ["id", "Name"]
         versions.append([tuple(row.values()) for row in remaining.to_pylist()])

@@ -25,11 +25,11 @@ from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.console.app import STATIC, TOKEN_HEADER, ConsoleServer, build_app, updates
 from tidegate.console.history import ConsoleHistory
-from tidegate.console.providers import RunningSession, StoredDirectory
+from tidegate.console.providers import DirectoryProvider, SessionProvider
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.observe.server import Address
 from tidegate.observe.status import State
-from tidegate.observe.timeline import EpochTimes
+from tidegate.observe.timeline import EpochDurations
 from tidegate.runtime.directory import DataDirectory
 from tidegate.session.saved_catalog import save_declarations
 
@@ -61,7 +61,7 @@ class TestHistory:
         self, provider: StubProvider, history: ConsoleHistory
     ) -> None:
         history.update()
-        provider.recent_epochs.append(EpochTimes("main", 4, 51.0))
+        provider.recent_epochs.append(EpochDurations("main", 4, 51.0))
         history.update()
         updates = history.since(-1)
         assert [epoch["epoch"] for epoch in updates["epochs"]] == [3, 4]
@@ -110,7 +110,7 @@ class TestHistory:
 
     def test_history_is_bounded(self, provider: StubProvider, history: ConsoleHistory) -> None:
         for number in range(700):
-            provider.recent_epochs = [EpochTimes("main", number, 0.0)]
+            provider.recent_epochs = [EpochDurations("main", number, 0.0)]
             provider.current_statuses = (replace(STATUS, error=str(number)),)
             history.update()
         assert (len(history.samples), len(history.epochs), len(history.events)) == (600, 512, 200)
@@ -369,7 +369,7 @@ class TestRunningSession:
         harness = PipelineHarness(tmp_path)
         harness.insert(1, 2, 3)
         session = StubSession(harness, harness.run())
-        source = RunningSession(cast(Any, session), "harness.sql")
+        source = SessionProvider(cast(Any, session), "harness.sql")
         history = ConsoleHistory(source)
         history.update()
         return TestClient(build_app(history, HERE, TOKEN), base_url="http://localhost:8571")
@@ -417,8 +417,8 @@ class TestStoredDirectory:
         return harness
 
     @pytest.fixture
-    def source(self, harness: PipelineHarness) -> StoredDirectory:
-        return StoredDirectory(str(harness.folder / "data"))
+    def source(self, harness: PipelineHarness) -> DirectoryProvider:
+        return DirectoryProvider(str(harness.folder / "data"))
 
     @pytest.fixture
     def held(self, harness: PipelineHarness) -> Iterator[DataDirectory]:
@@ -428,7 +428,7 @@ class TestStoredDirectory:
         directory.close()
 
     def test_reads_while_another_process_holds_the_lock(
-        self, source: StoredDirectory, held: DataDirectory
+        self, source: DirectoryProvider, held: DataDirectory
     ) -> None:
         history = ConsoleHistory(source)
         history.update()
@@ -446,7 +446,7 @@ class TestStoredDirectory:
         assert described["plan"].startswith("stream t0")
         assert [c["epoch"] for c in client.get("/api/checkpoints").json()] == [1, 0]
 
-    def test_new_epochs_are_read(self, harness: PipelineHarness, source: StoredDirectory) -> None:
+    def test_new_epochs_are_read(self, harness: PipelineHarness, source: DirectoryProvider) -> None:
         source.statuses()
         harness.insert(3)
         harness.run(until_end=True)
@@ -454,21 +454,21 @@ class TestStoredDirectory:
         assert (status.rows_in, status.epoch) == (6, 2)
         assert [(epoch.epoch, epoch.rows_in) for epoch in source.epochs()] == [(1, 0), (2, 4)]
 
-    def test_counters_start_at_the_first_epoch(self, source: StoredDirectory) -> None:
+    def test_counters_start_at_the_first_epoch(self, source: DirectoryProvider) -> None:
         window = OperatorState("t0", "window_aggregate", "f", report={"late_rows": 3})
         manifest = Manifest(0, 5, 2, 0, {"t0": StreamState("1234", rows_in=9)}, {"t0.1": window})
         status = source._status(manifest, "t0")
         assert (status.rows_in, status.late_rows) == (9, 3)
 
     def test_actions_fail_while_another_process_holds_the_lock(
-        self, source: StoredDirectory, held: DataDirectory
+        self, source: DirectoryProvider, held: DataDirectory
     ) -> None:
         with pytest.raises(DataDirectoryError, match="TG-602"):
             source.restore(RestoreRequest(0, keep=True))
         with pytest.raises(DataDirectoryError, match="TG-602"):
             source.create_checkpoint("x")
 
-    def test_restores(self, harness: PipelineHarness, source: StoredDirectory) -> None:
+    def test_restores(self, harness: PipelineHarness, source: DirectoryProvider) -> None:
         assert source.create_checkpoint("good") == "good"
         warnings = source.restore(RestoreRequest(0, keep=True))
         assert "twice" in warnings[0]
@@ -476,14 +476,14 @@ class TestStoredDirectory:
         assert [status.rows_in for status in source.statuses()] == [2, 2]
 
     def test_graph_without_saved_declarations(
-        self, harness: PipelineHarness, source: StoredDirectory
+        self, harness: PipelineHarness, source: DirectoryProvider
     ) -> None:
-        (harness.folder / "data" / "_declared.json").unlink()
+        (harness.folder / "data" / "_declarations.json").unlink()
         assert "operator:t0:0" in source.graph().nodes, "taken from manifests"
         with pytest.raises(RunError, match="TG-201"):
             source.describe("t0")
 
-    def test_only_stored_rows_can_be_peeked(self, source: StoredDirectory) -> None:
+    def test_only_stored_rows_can_be_peeked(self, source: DirectoryProvider) -> None:
         with pytest.raises(RunError, match="TG-802"):
             source.peek("t0", 5)
 
@@ -495,7 +495,7 @@ def test_secrets_are_masked() -> None:
         "CREATE STREAM t AS SELECT a FROM s;"
     ).catalog
     session = SimpleNamespace(catalog=catalog, explain=lambda name: "plan")
-    source = RunningSession(cast(Any, session), "x")
+    source = SessionProvider(cast(Any, session), "x")
     client = TestClient(build_app(ConsoleHistory(source), HERE, TOKEN), base_url="http://localhost")
     text = client.get("/api/objects/s").text + client.get("/api/graph").text
     assert "hunter2" not in text and "***" in text

@@ -29,7 +29,13 @@ from tidegate.observe.server import (
     same_origin,
 )
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
-from tidegate.observe.timeline import BUCKETS, RETAINED_EPOCHS, EpochSums, EpochTimes, Timeline
+from tidegate.observe.timeline import (
+    BUCKETS,
+    RETAINED_EPOCHS,
+    EpochDurations,
+    EpochTotals,
+    Timeline,
+)
 
 ROOT = Path(__file__).parents[2]
 STATUS = StreamStatus(
@@ -67,7 +73,7 @@ def record_epoch(timeline: Timeline, clock: ManualClock, number: int, seconds: f
     timeline.begin()
     for step in ("plan", "run", "commit", "publish"):
         clock.now += seconds / 4
-        assert timeline.lap(step) == pytest.approx(seconds / 4)
+        assert timeline.end_step(step) == pytest.approx(seconds / 4)
     timeline.end(number, 2, 1)
 
 
@@ -85,7 +91,7 @@ class TestTimeline:
         clock = ManualClock()
         timeline = Timeline("main", clock=clock)
         timeline.begin()
-        timeline.lap("plan")
+        timeline.end_step("plan")
         record_epoch(timeline, clock, 3)
         assert [(e.epoch, len(e.steps)) for e in timeline.epochs()] == [(3, 4)]
 
@@ -95,14 +101,14 @@ class TestTimeline:
         for number in range(RETAINED_EPOCHS + 10):
             record_epoch(timeline, clock, number)
         assert [e.epoch for e in timeline.epochs()] == list(range(10, RETAINED_EPOCHS + 10))
-        sums = timeline.sums()
-        assert (sums.epochs, sums.seconds) == (RETAINED_EPOCHS + 10, RETAINED_EPOCHS + 10)
-        below = [count for bound, count in zip(BUCKETS, sums.buckets, strict=True) if bound < 1]
-        above = [count for bound, count in zip(BUCKETS, sums.buckets, strict=True) if bound >= 1]
+        totals = timeline.totals()
+        assert (totals.epochs, totals.seconds) == (RETAINED_EPOCHS + 10, RETAINED_EPOCHS + 10)
+        below = [count for bound, count in zip(BUCKETS, totals.buckets, strict=True) if bound < 1]
+        above = [count for bound, count in zip(BUCKETS, totals.buckets, strict=True) if bound >= 1]
         assert set(below) == {0} and set(above) == {RETAINED_EPOCHS + 10}
 
     def test_failing_listener_is_ignored(self) -> None:
-        def fails(times: EpochTimes) -> None:
+        def fails(times: EpochDurations) -> None:
             raise OSError("connection refused")
 
         clock = ManualClock()
@@ -122,7 +128,7 @@ class TestTimeline:
 
 
 class TestMetrics:
-    SUMS = EpochSums("main", 2, 50.0, (("plan", 0.5), ("run", 1.5)), (0, 1) + (2,) * 9)
+    SUMS = EpochTotals("main", 2, 50.0, (("plan", 0.5), ("run", 1.5)), (0, 1) + (2,) * 9)
 
     def text(self, *statuses: StreamStatus, accept: str = "") -> str:
         body, _ = exposition(StatusCollector(statuses, [self.SUMS], "1.2"), accept)
@@ -369,7 +375,7 @@ def test_epochs_are_spans() -> None:
     exporter = InMemorySpanExporter()
     provider = trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    times = EpochTimes("main", 5, 1000.0, (("plan", 1.0), ("run", 2.0)), 10, 4)
+    times = EpochDurations("main", 5, 1000.0, (("plan", 1.0), ("run", 2.0)), 10, 4)
     spans.export_spans(times, provider)
     plan, run, epoch = exporter.get_finished_spans()
     assert (plan.name, run.name, epoch.name) == ("plan", "run", "epoch")

@@ -77,7 +77,7 @@ def test_canonical_forms_of_nexmark(golden: Golden) -> None:
     texts = []
     for name in nexmark.names():
         compiled = compile_text(nexmark.query(name), f"{name}.sql")
-        for stream in compiled.catalog.of(Stream):
+        for stream in compiled.catalog.of_type(Stream):
             for leaf in all_stateful(plan_stages(optimize(stream.plan))):
                 texts.append(f"-- {name} {stream.name} {leaf.name}\n{canonical_form(leaf.node)}")
     golden(TESTS / "plan" / "plans" / "nexmark.fingerprints", "\n\n".join(texts) + "\n")

@@ -163,7 +163,7 @@ def test_replacing_a_stream_or_function_replans_its_readers() -> None:
                 canonical_form(plan_of(after, name)) != ""
                 and after.catalog.get(name) in after.declared
             )
-        assert [item.name for item in after.catalog.of(Sink)] == ["c"]
+        assert [item.name for item in after.catalog.of_type(Sink)] == ["c"]
         assert not clean(
             compile_with_sources("CREATE OR REPLACE STREAM a AS SELECT price FROM bids;")
         ).replaced
@@ -248,8 +248,8 @@ def with_default(rate: int) -> Any:
 
 
 def declared(name: str = "py", deterministic: bool = True, **options: Any) -> Function:
-    code = {"version": None, "deterministic": deterministic, "scalar": False}
-    return python_declaration(name, doubled, "BIGINT", ["BIGINT"], {**code, **options})
+    keywords = {"version": None, "deterministic": deterministic, "scalar": False, **options}
+    return python_declaration(name, doubled, "BIGINT", ["BIGINT"], **keywords)
 
 
 def with_python(function: Function, sql: str) -> Compiled:
@@ -263,7 +263,7 @@ def test_python_function_remains_a_call() -> None:
     assert isinstance(project, n.Project)
     assert node_calls_udf(project), "called for selected rows only"
     assert "Project py(CAST(price AS BIGINT)) AS p" in explain(plan_of(compiled, "s"))
-    assert declared().registered in to_sql(project.expressions[0])
+    assert declared().registered_name in to_sql(project.expressions[0])
 
 
 def test_canonical_form_contains_the_version_of_a_python_function() -> None:
@@ -373,8 +373,8 @@ def test_calls_a_function_for_selected_rows_only() -> None:
     ):
         assert called(pa.array(selected), NUMBERS).to_pylist() == expected
     assert calls == [[1, None, 3], [1], [3]], "not called without selected rows"
-    sql = f"SELECT {declared().registered}(a + {declared().registered}(b)) FROM t"
-    name = f"{declared().registered}_ROWS"
+    sql = f"SELECT {declared().registered_name}(a + {declared().registered_name}(b)) FROM t"
+    name = f"{declared().registered_name}_ROWS"
     assert (
         calls_for_selected_rows(sql, "live") == f"SELECT {name}(live, a + {name}(live, b)) FROM t"
     )
@@ -419,6 +419,6 @@ def test_saves_sql_functions_but_not_python_functions(tmp_path: Path) -> None:
     save_declarations(directory, compiled.catalog)
     saved = load_declarations(directory)
     directory.close()
-    assert set(saved.secret) == {"py", "p", "q"}
+    assert set(saved.unsaved) == {"py", "p", "q"}
     ((_, text),) = saved.scripts
     assert clean(compile_text(text)).catalog.get("s") is not None

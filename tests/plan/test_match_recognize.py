@@ -209,6 +209,6 @@ def test_examples_of_the_language_page_are_accepted() -> None:
     assert block is not None
     compiled = compile_text(block.group(1))
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
-    streams = list(compiled.catalog.of(Stream))
+    streams = list(compiled.catalog.of_type(Stream))
     assert len(streams) == 2
     assert [error.render() for stream in streams for error in unrunnable(stream, stream.plan)] == []

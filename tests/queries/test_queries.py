@@ -24,13 +24,19 @@ from tidegate.connectors.view import COMPACT_AFTER, ViewSchema
 from tidegate.errors import RunError
 from tidegate.queries.engine import (
     QueryResult,
-    answer,
-    ask,
     explain_not_stored,
     last_rows,
+    run_query,
+    run_sql,
     tables_of,
 )
-from tidegate.queries.snapshot import Readable, readable, snapshot, store_readable, stored_readable
+from tidegate.queries.snapshot import (
+    StoredTable,
+    load_stored_tables,
+    save_stored_tables,
+    snapshot,
+    stored_tables,
+)
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.reconciliation import view_sink
 from tidegate.types import ChangelogKind
@@ -69,7 +75,7 @@ class ViewHarness(PipelineHarness):
         open_sink = lambda sink, stream, member: SINKS[sink.connector](  # noqa: E731
             SinkContext(
                 sink,
-                self.directory.stream(sink.source).uri,
+                self.directory.stream(sink.stream).uri,
                 stream,
                 lambda *_: None,
                 member.sink_columns(sink),
@@ -79,11 +85,11 @@ class ViewHarness(PipelineHarness):
         object.__setattr__(pipeline.context, "open_sink", open_sink)
         return pipeline
 
-    def of(self, name: str, connector: str = "view") -> Readable:
+    def of(self, name: str, connector: str = "view") -> StoredTable:
         sink = view.sink_name(name) if connector == "view" else f"kept{name[1:]}"
-        return Readable(name, "main", name, sink, connector, SHAPE)
+        return StoredTable(name, "main", name, sink, connector, SHAPE)
 
-    def values(self, *items: Readable) -> dict[str, list[int]]:
+    def values(self, *items: StoredTable) -> dict[str, list[int]]:
         result = snapshot(self.directory, items)
         return {name: sorted(t.column("a").to_pylist()) for name, t in result.tables.items()}
 
@@ -186,7 +192,7 @@ def test_missing_files_are_an_error(harness: ViewHarness) -> None:
 def test_expired_rows_are_an_error(harness: ViewHarness) -> None:
     harness.insert(1)
     harness.run()
-    harness.directory.stream("t0").put("out/expired", b"0")
+    harness.directory.stream("t0").put("out/last_expired", b"0")
     with pytest.raises(RunError) as caught:
         harness.values(harness.of("t0", "memory"))
     assert caught.value.code == "TG-802" and "expired" in caught.value.message
@@ -195,7 +201,9 @@ def test_expired_rows_are_an_error(harness: ViewHarness) -> None:
 def test_another_process_queries_a_directory_in_use(harness: ViewHarness) -> None:
     harness.insert(1, 2, 3)
     harness.run()
-    store_readable(harness.directory, {"t0": harness.of("t0"), "kept1": harness.of("t1", "memory")})
+    save_stored_tables(
+        harness.directory, {"t0": harness.of("t0"), "kept1": harness.of("t1", "memory")}
+    )
     folder = str(harness.directory.path)
     sql = "SELECT count(*) AS n, sum(a) AS s FROM t0 JOIN kept1 USING (a) WHERE a > 0"
     done = CliRunner().invoke(app, ["query", folder, sql, "--format", "json"])
@@ -206,10 +214,10 @@ def test_another_process_queries_a_directory_in_use(harness: ViewHarness) -> Non
 
 def test_queryable_names_are_stored(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
-    assert stored_readable(directory) == {}
-    readables = {"v": Readable("V", "main", "v", "view of V", "view", SHAPE)}
-    store_readable(directory, readables)
-    assert stored_readable(directory) == readables
+    assert load_stored_tables(directory) == {}
+    readables = {"v": StoredTable("V", "main", "v", "view of V", "view", SHAPE)}
+    save_stored_tables(directory, readables)
+    assert load_stored_tables(directory) == readables
 
 
 SCRIPT = """
@@ -226,14 +234,14 @@ CREATE SINK shown FROM plain WITH (connector = 'console');
 
 def test_views_and_memory_sinks_are_queryable_by_name() -> None:
     catalog = compile_text(SCRIPT).catalog
-    views = [view_sink(stream) for stream in catalog.of(Stream) if stream.materialized]
-    readables = readable(catalog, [*catalog.of(Sink), *views])
+    views = [view_sink(stream) for stream in catalog.of_type(Stream) if stream.materialized]
+    readables = stored_tables(catalog, [*catalog.of_type(Sink), *views])
     assert sorted(readables) == ["b", "bad", "counted", "mem", "totals"]
-    assert readables["totals"].shape.kind is ChangelogKind.UPSERT and readables[
+    assert readables["totals"].schema.kind is ChangelogKind.UPSERT and readables[
         "totals"
-    ].shape.key == ("k",)
+    ].schema.key == ("k",)
     assert readables["mem"] == readables["counted"]
-    assert readables["mem"].shape.kind is ChangelogKind.CHANGELOG
+    assert readables["mem"].schema.kind is ChangelogKind.CHANGELOG
     assert readables["bad"].stream == "bad"
 
 
@@ -264,7 +272,7 @@ def test_stream_without_stored_rows_is_rejected_with_a_fix(
     declared = catalog.get(name)
     assert declared is not None
     with pytest.raises(RunError) as caught:
-        ask(
+        run_query(
             DataDirectory(tmp_path),
             {},
             f"SELECT *\nFROM {name};",
@@ -280,7 +288,7 @@ def test_stream_without_stored_rows_is_rejected_with_a_fix(
 
 def failed_query(sql: str) -> tuple[str, str, str | None]:
     with pytest.raises(RunError) as caught:
-        answer(sql, {"v": TABLE})
+        run_sql(sql, {"v": TABLE})
     error = caught.value
     assert error.code == "TG-801"
     at = error.location
@@ -314,25 +322,25 @@ def test_only_a_single_query_is_accepted(tmp_path: Path) -> None:
         f"SELECT * FROM glob('{tmp_path}/*')",
     ):
         with pytest.raises(RunError):
-            answer(sql, {})
+            run_sql(sql, {})
 
 
 def test_python_variables_are_not_tables() -> None:
     mine = TABLE
     with pytest.raises(RunError):
-        answer("SELECT * FROM mine", {"v": mine})
+        run_sql("SELECT * FROM mine", {"v": mine})
 
 
 def test_names_are_case_insensitive_and_ctes_are_not_streams() -> None:
     assert tables_of("WITH x AS (SELECT * FROM V) SELECT * FROM x JOIN w USING (a)") == {"V", "w"}
-    assert answer(
+    assert run_sql(
         "select A from V where a > 1 order by a desc limit 1", {"v": TABLE}
     ).to_pylist() == [{"a": 3}]
 
 
 def test_sums_of_integers_are_integers() -> None:
     huge = pa.table({"a": [2**62, 2**62], "b": [1, 2]})
-    result = answer("SELECT sum(a) AS a, sum(b) AS b FROM v", {"v": huge})
+    result = run_sql("SELECT sum(a) AS a, sum(b) AS b FROM v", {"v": huge})
     assert (
         result.to_pylist() == [{"a": 2**63, "b": 3}] and result.schema.field("b").type == pa.int64()
     )

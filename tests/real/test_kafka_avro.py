@@ -19,7 +19,13 @@ from tests.support.registry import PASSWORD, USER, FakeRegistry, running
 from tests.support.sessions import bag, open_with, rows_of
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.base import CommittedState, EpochId, SinkContext, SourceContext, StreamRows
+from tidegate.connectors.base import (
+    CommittedState,
+    EpochId,
+    SinkContext,
+    SourceContext,
+    StreamSchema,
+)
 from tidegate.connectors.formats.lines import TEXT_BYTES
 from tidegate.connectors.kafka.avro import DELETED, KEY
 from tidegate.connectors.kafka.decoding import Records
@@ -60,7 +66,7 @@ def test_tasks_encode_and_decode_rows_and_deletes(
     sink, source = catalog.get("out"), catalog.get("s")
     assert isinstance(sink, Sink) and isinstance(source, Source)
     columns = (("id", "BIGINT"), ("name", "STRING"))
-    rows = StreamRows(columns, ChangelogKind.UPSERT, ("id",), has_op=True)
+    rows = StreamSchema(columns, ChangelogKind.UPSERT, ("id",), has_op=True)
     context = SinkContext(
         sink, str(tmp_path), topic, lambda *_: None, (*columns, ("_op", "STRING")), rows
     )
@@ -93,7 +99,7 @@ def test_tasks_encode_and_decode_rows_and_deletes(
     input_range = opened.plan_range(None, 1)
     assert input_range is not None
     decoder = opened._decoder(Records(source, False, True).text_columns)
-    reader = KafkaReader(opened.connection, (), opened._key_text(), decoder)
+    reader = KafkaReader(opened.connection, (), opened._tombstone_key(), decoder)
     (batch,) = [batch for batch, _ in reader.read(input_range.splits[0][0])]
     assert batch.schema == reader.schema
     texts = [json.loads(text) for text in batch.column(TEXT_BYTES).to_pylist()]

@@ -59,7 +59,7 @@ class KafkaHarness(PipelineHarness):
                 f"brokers = '{broker.brokers}');"
             )
         self.catalog = compile_text(script).catalog
-        self.streams = [self.stream(stream, False) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, False) for stream in self.catalog.of_type(Stream)]
 
     def published(self) -> list[list[tuple[int, bytes]]]:
         return [

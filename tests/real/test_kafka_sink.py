@@ -17,7 +17,7 @@ from tests.real.kafka import Broker
 from tests.support.compiling import compile_text
 from tests.support.sinks import committed
 from tidegate.catalog.objects import Sink
-from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamSchema
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.connectors.kafka.transactions import Transactions
 from tidegate.errors import RunError, SystemUnavailable
@@ -281,7 +281,7 @@ def test_selects_keys_and_values(broker: Broker, tmp_path: Path) -> None:
     stream_columns = [("`id`", "id"), ("`v`", "v"), ("`_op`", "_op")]
 
     def columns(kind: ChangelogKind, key: tuple[str, ...] | None, options: str = "") -> list[str]:
-        to = open_sink(broker, "t", tmp_path, options, rows=StreamRows((), kind, key))
+        to = open_sink(broker, "t", tmp_path, options, schema=StreamSchema((), kind, key))
         return [
             sql
             for sql, _ in to.columns(
@@ -317,4 +317,4 @@ def test_writes_generation_and_owner_into_the_marker(
 
     (position,) = to.transactions.consumer.committed([TopicPartition(topic, 0)], timeout=30)
     assert position.offset == 42
-    assert json.loads(position.metadata) == {"generation": 3, "owner": to.owner}
+    assert json.loads(position.metadata) == {"generation": 3, "instance_id": to.instance_id}

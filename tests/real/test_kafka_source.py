@@ -15,7 +15,7 @@ from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
 from tidegate.columns import ARRIVAL_ROW, PARTITION
-from tidegate.connectors.base import InputRange, Read, SourceContext
+from tidegate.connectors.base import InputRange, ScanRequest, SourceContext
 from tidegate.connectors.formats.lines import TEXT_BYTES
 from tidegate.connectors.kafka import reader as kafka_tasks
 from tidegate.connectors.kafka import source as kafka_source
@@ -72,7 +72,7 @@ def test_plans_every_record_once_and_an_empty_first_range(broker: Broker, topic:
     broker.create(topic, 3)
     source = open_source(broker, topic)
     first = source.plan_range(None, 2)
-    assert first is not None and first.partitions == 3 and not first.more
+    assert first is not None and first.partitions == 3 and not first.has_more
     assert read(source, first) == [] and ends(first) == [0, 0, 0]
     assert source.plan_range(first.offset, 2) is None
     broker.produce(topic, texts(2500), 1)
@@ -92,11 +92,11 @@ def test_limits_an_epoch_and_reads_from_all_partitions(broker: Broker, topic: st
     input_range = source.plan_range(None, 2)
     assert input_range is not None and (
         ends(input_range),
-        input_range.more,
-        input_range.behind,
+        input_range.has_more,
+        input_range.pending_records,
     ) == ([18, 2], True, 80)
     records = read(source, input_range)
-    while input_range is not None and input_range.more:
+    while input_range is not None and input_range.has_more:
         input_range = source.plan_range(input_range.offset, 2)
         records += read(source, input_range)
     assert sorted(records) == texts(100)
@@ -246,7 +246,7 @@ def test_rejects_or_counts_removed_records(broker: Broker, topic: str) -> None:
     assert "on_data_loss = 'continue'" in (error.value.hint or "")
     tolerant = open_source(broker, topic, ", on_data_loss = 'continue'")
     after = tolerant.plan_range(input_range.offset, 1)
-    assert after is not None and after.lost == 3
+    assert after is not None and after.lost_records == 3
     assert read(tolerant, after) == ["0007", "0008", "0009"]
     with pytest.raises(SystemUnavailable, match="do not exist anymore"):
         read(tolerant, input_range)
@@ -324,7 +324,7 @@ def test_tasks_decode_plain_json_and_leave_the_rest_to_spark(broker: Broker, top
     for partition in range(2):
         broker.produce(topic, [json.dumps({"a": 10 * partition + n}) for n in range(3)], partition)
     source = open_source(broker, topic)
-    reader = source.direct(Read((("a", "BIGINT"),), arrival=True))
+    reader = source.create_reader(ScanRequest((("a", "BIGINT"),), with_arrival=True))
     input_range = source.plan_range(None, 1)
     assert reader is not None and input_range is not None
     batches = [
@@ -342,5 +342,8 @@ def test_tasks_decode_plain_json_and_leave_the_rest_to_spark(broker: Broker, top
         assert later is not None
         list(reader.read(later.splits[0][0]))
     for options in (", format = 'csv'", ", changelog = true", ", timestamp_format = 'yyyy'"):
-        assert open_source(broker, topic, options).direct(Read((("a", "BIGINT"),))) is None
-    assert source.direct(Read((("a", "BIGINT"),), located=True)) is None
+        assert (
+            open_source(broker, topic, options).create_reader(ScanRequest((("a", "BIGINT"),)))
+            is None
+        )
+    assert source.create_reader(ScanRequest((("a", "BIGINT"),), with_location=True)) is None

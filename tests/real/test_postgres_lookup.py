@@ -55,7 +55,7 @@ def lookup_of(postgres: Postgres, columns: str = COLUMNS, **options: Any) -> Pos
 
 
 def reader_of(postgres: Postgres, *keys: str, **options: Any) -> PostgresLookupReaderFactory:
-    return lookup_of(postgres, **options).reader(KINDS, keys)
+    return lookup_of(postgres, **options).reader_factory(KINDS, keys)
 
 
 def look_up(reader: PostgresLookupReaderFactory, now_us: int, *keys: pa.Array) -> list[list[Any]]:
@@ -147,9 +147,9 @@ def test_rejects_unsuitable_columns(
 def test_value_out_of_range_is_an_error(postgres: Postgres, stock: str) -> None:
     lookup = lookup_of(postgres, "id BIGINT, price DECIMAL(3,2)")
     with pytest.raises(TidegateError, match="a value of the column price does not fit"):
-        lookup.reader([("id", "BIGINT"), ("price", "DECIMAL(3,2)")], ["id"]).open(None, 0).find(
-            [pa.array([2_999])]
-        )
+        lookup.reader_factory([("id", "BIGINT"), ("price", "DECIMAL(3,2)")], ["id"]).open(
+            None, 0
+        ).find([pa.array([2_999])])
 
 
 def test_rejects_queries_that_read_looked_up_rows_twice(postgres: Postgres) -> None:

@@ -15,12 +15,12 @@ from tests.real.postgres import Postgres
 from tests.support.compiling import compile_text
 from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, expected
 from tidegate.catalog.objects import Sink, Stream
-from tidegate.connectors.base import SinkContext, StreamRows
+from tidegate.connectors.base import SinkContext, StreamSchema
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import EpochStep
 
-ROWS = StreamRows((("a", "BIGINT"), ("id", "STRING")))
+ROWS = StreamSchema((("a", "BIGINT"), ("id", "STRING")))
 
 
 class PostgresPipelineHarness(PipelineHarness):
@@ -39,7 +39,7 @@ class PostgresPipelineHarness(PipelineHarness):
             )
         script += "CREATE SINK kept0 FROM t0 WITH (connector = 'memory');"
         self.catalog = compile_text(script).catalog
-        self.streams = [self.stream(stream, True) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, True) for stream in self.catalog.of_type(Stream)]
 
     def pipeline(self, **config: Any) -> PythonPipeline:
         context = super().pipeline(**config).context
@@ -47,7 +47,7 @@ class PostgresPipelineHarness(PipelineHarness):
         def opened(sink: Sink, stream: str, member: Any) -> Any:
             data = str(self.folder / sink.name)
             return SINKS[sink.connector](
-                SinkContext(sink, data, stream, lambda *_: None, rows=ROWS)
+                SinkContext(sink, data, stream, lambda *_: None, schema=ROWS)
             )
 
         return PythonPipeline(replace(context, open_sink=opened), "main")

@@ -17,13 +17,13 @@ from tests.real.postgres import PASSWORD, Postgres
 from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import EpochRange
-from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamSchema
 from tidegate.connectors.postgres.sink import PostgresSink
 from tidegate.errors import SystemUnavailable, TidegateError
 from tidegate.types import ChangelogKind
 
-ROWS = StreamRows((("id", "BIGINT"), ("name", "STRING")))
-KEYED = StreamRows(ROWS.columns, ChangelogKind.CHANGELOG, ("id",), True, frozenset())
+ROWS = StreamSchema((("id", "BIGINT"), ("name", "STRING")))
+KEYED = StreamSchema(ROWS.columns, ChangelogKind.CHANGELOG, ("id",), True, frozenset())
 _numbers = itertools.count()
 
 
@@ -38,7 +38,7 @@ def table(postgres: Postgres) -> Iterator[str]:
 def sink_of(
     postgres: Postgres,
     table: str,
-    rows: StreamRows = ROWS,
+    rows: StreamSchema = ROWS,
     stream: str = "abcd1234",
     **options: Any,
 ) -> PostgresSink:
@@ -48,12 +48,14 @@ def sink_of(
     assert not compiled.errors, compiled.errors
     declared = compiled.catalog.get("out")
     assert isinstance(declared, Sink)
-    return PostgresSink(SinkContext(declared, "", stream, lambda *_: None, rows=rows))
+    return PostgresSink(SinkContext(declared, "", stream, lambda *_: None, schema=rows))
 
 
 def staged(sink: PostgresSink, epoch: EpochId, *tasks: list[dict[str, Any]]) -> list[Any]:
     """Stage the rows of an epoch and return the committables."""
-    names = [name for name, _ in sink.rows.columns] + (["_op"] if sink.rows.has_op else [])
+    names = [name for name, _ in sink.stream_schema.columns] + (
+        ["_op"] if sink.stream_schema.has_op else []
+    )
     schema = pa.schema([(name, pa.int64() if name == "id" else pa.string()) for name in names])
     factory = sink.writer_factory(schema)
     committables: list[Any] = []
@@ -65,7 +67,9 @@ def staged(sink: PostgresSink, epoch: EpochId, *tasks: list[dict[str, Any]]) -> 
     return committables
 
 
-def opened(postgres: Postgres, table: str, rows: StreamRows = ROWS, **options: Any) -> PostgresSink:
+def opened(
+    postgres: Postgres, table: str, rows: StreamSchema = ROWS, **options: Any
+) -> PostgresSink:
     sink = sink_of(postgres, table, rows, **options)
     sink.recover(CommittedState(None))
     return sink
@@ -219,12 +223,12 @@ def test_changelog_in_any_order_leaves_its_net_rows(
 
 
 def test_updates_rows_with_null_keys_and_upserts_without_op(postgres: Postgres, table: str) -> None:
-    rows = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
+    rows = StreamSchema(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
     sink = opened(postgres, table, rows)
     sink.publish(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))  # type: ignore[arg-type]
     sink.publish(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))  # type: ignore[arg-type]
     assert postgres.query(f"SELECT * FROM {table}") == [(None, "y")]
-    plain = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",))
+    plain = StreamSchema(ROWS.columns, ChangelogKind.UPSERT, ("id",))
     other = opened(postgres, f"{table}_b", plain)
     other.publish(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
     other.publish(E1, staged(other, E1, [row(1, "c")]))
@@ -256,7 +260,7 @@ TYPES: list[tuple[str, pa.DataType, list[Any]]] = [
 def test_every_type_round_trips(postgres: Postgres, table: str, binary: bool) -> None:
     kinds = [item for item in TYPES if not binary or not item[0].startswith(("ARRAY", "DECIMAL"))]
     columns = tuple((f"c{place}", kind) for place, (kind, _, _) in enumerate(kinds))
-    sink = opened(postgres, table, StreamRows(columns))
+    sink = opened(postgres, table, StreamSchema(columns))
     schema = pa.schema([(f"c{place}", kind) for place, (_, kind, _) in enumerate(kinds)])
     rows = pa.table([pa.array(values, kind) for _, kind, values in kinds], schema=schema)
     writer_factory = sink.writer_factory(schema).open(E0.stamp, 0)
@@ -270,7 +274,7 @@ def test_every_type_round_trips(postgres: Postgres, table: str, binary: bool) ->
 
 
 def rejected(
-    postgres: Postgres, table: str, rows: StreamRows = ROWS, **options: Any
+    postgres: Postgres, table: str, rows: StreamSchema = ROWS, **options: Any
 ) -> TidegateError:
     with pytest.raises(TidegateError) as caught:
         sink_of(postgres, table, rows, **options).recover(CommittedState(None))
@@ -300,7 +304,7 @@ def test_rejected_login_is_reported_without_the_password(postgres: Postgres, tab
     wrong = rejected(postgres, table, password="hunter2", connect_timeout="2 s")
     assert wrong.code == "TG-512" and "password authentication failed" in wrong.message
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
-        sink_of(postgres, table, password="hunter2").login
+        sink_of(postgres, table, password="hunter2").parameters
     )
     assert rejected(postgres, table, database="nowhere").code == "TG-529"
     assert rejected(postgres, table, port="1").code == "TG-509"

@@ -13,7 +13,7 @@ from tests.real.postgres import Postgres
 from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.base import InputRange, Read, SourceContext
+from tidegate.connectors.base import InputRange, ScanRequest, SourceContext
 from tidegate.connectors.postgres import source as postgres_source
 from tidegate.connectors.postgres.source import PostgresSource
 from tidegate.errors import SystemUnavailable, TidegateError
@@ -48,7 +48,7 @@ def rows_of(
 ) -> list[list[dict[str, Any]]]:
     """Return the rows that each task reads."""
     assert input_range is not None
-    reader = source.direct(Read((("id", "BIGINT"), ("name", "STRING")), arrival))
+    reader = source.create_reader(ScanRequest((("id", "BIGINT"), ("name", "STRING")), arrival))
     return [
         [row for part in split for batch, _ in reader.read(part) for row in batch.to_pylist()]
         for split in input_range.splits

@@ -25,8 +25,8 @@ def test_input_for_spark_readers_gets_a_separate_frame() -> None:
         frames_built.append(PipelineFrame(cast(Any, object()), (), once))
         return frames_built[-1]
 
-    both = job(InputRange({}, [["part"]], 5, native=["a.parquet"]))
-    spark_only = job(InputRange({}, [], 5, native=["b.parquet"]))
+    both = job(InputRange({}, [["part"]], 5, spark_read=["a.parquet"]))
+    spark_only = job(InputRange({}, [], 5, spark_read=["b.parquet"]))
     frame = frames.get_or_build(both, lambda: build(once=False))
     assert frames.get_or_build(both, lambda: build(once=False)) is frame
     other = frames.get_or_build(spark_only, lambda: build(once=True))

@@ -14,7 +14,7 @@ from tidegate.connectors.registry import SOURCES
 
 def progress(script: str, folder: Path, **settings: Any) -> list[tuple[int, int] | None]:
     """Return the progress of the first input ranges of a source, four at most."""
-    (source,) = compile_text(script).catalog.of(Source)
+    (source,) = compile_text(script).catalog.of_type(Source)
     folders = (str(folder / "data"), str(folder / "offsets"))
     connector = SOURCES[source.connector](SourceContext(source, *folders, Settings.of(settings)))
     fractions: list[tuple[int, int] | None] = []

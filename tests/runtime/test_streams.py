@@ -33,7 +33,7 @@ def test_rejects_restarted_stream_if_a_sink_has_its_old_rows(tmp_path: Path) -> 
     harness = PipelineHarness(tmp_path)
     harness.insert(1)
     harness.run()
-    stream = next(iter(harness.catalog.of(Stream)))
+    stream = next(iter(harness.catalog.of_type(Stream)))
     changed = harness.stream(stream, operators=False, on_change="restart")
     harness.streams = [changed, harness.streams[1]]
     with pytest.raises(RunError, match="would write them again"):
@@ -48,7 +48,7 @@ def test_checks_replaced_stream_before_it_runs(tmp_path: Path) -> None:
     pipeline = harness.run(until_end=False)
     pipeline.wait(30)
     counters, sinks = pipeline.counters["t0"], dict(pipeline.sinks)
-    stream = next(iter(harness.catalog.of(Stream)))
+    stream = next(iter(harness.catalog.of_type(Stream)))
     other = harness.stream(stream, operators=False)
     with pytest.raises(DataDirectoryError, match="needs other operators") as rejected:
         pipeline.check([other, second])
@@ -73,7 +73,7 @@ def test_warns_about_rows_that_a_detached_sink_missed(tmp_path: Path) -> None:
     harness = PipelineHarness(tmp_path, streams=1)
     attached, detached = (
         harness.streams[0],
-        harness.stream(next(iter(harness.catalog.of(Stream))), True),
+        harness.stream(next(iter(harness.catalog.of_type(Stream))), True),
     )
     object.__setattr__(detached, "sinks", attached.sinks[1:])
     for streams, rows, message in (

@@ -23,11 +23,11 @@ CREATE SINK out FROM dear WITH (connector = 'console');
 def test_show_tables_lists_everything_that_a_query_can_read() -> None:
     catalog = compile_text(SQL).catalog
     assert listing(catalog, "TABLES").to_pylist() == [
-        {"name": "bids", "kind": "source", "what": "memory"},
-        {"name": "bad_bids", "kind": "stream", "what": "dead letters of bids"},
-        {"name": "names", "kind": "lookup table", "what": "memory"},
-        {"name": "dear", "kind": "stream", "what": "append stream"},
-        {"name": "counts", "kind": "stream", "what": "materialized view (changelog)"},
+        {"name": "bids", "kind": "source", "description": "memory"},
+        {"name": "bad_bids", "kind": "stream", "description": "dead letters of bids"},
+        {"name": "names", "kind": "lookup table", "description": "memory"},
+        {"name": "dear", "kind": "stream", "description": "append stream"},
+        {"name": "counts", "kind": "stream", "description": "materialized view (changelog)"},
     ]
 
 

@@ -129,7 +129,7 @@ def test_run_to_the_end_in_a_pipe_and_resume() -> None:
     done = tidegate_command("run", "demo.sql", "--until-end")
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 rows inserted into bids\n" in done.stdout
-    assert "name | what\n-----+-------\nbids | memory\n" in done.stdout
+    assert "name | description\n-----+------------\nbids | memory\n" in done.stdout
     assert "dear, epoch 0\nauction | amount\n--------+-------\n" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("dear: finished, epoch 0, 3 rows in, 2 rows out")
 

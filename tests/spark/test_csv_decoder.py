@@ -10,7 +10,7 @@ import pytest
 
 from tests.connectors.test_csv_decoder import COLUMNS
 from tests.spark.test_json_decoder import TIMES
-from tidegate.columns import BAD_RECORD, CONTROL, NOW, RECORD_FILE, RECORD_LINE
+from tidegate.columns import CONTROL, MALFORMED_RECORD, NOW, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decode_csv
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
@@ -134,11 +134,11 @@ def read_with_spark(
     options |= {"timestamp_format": None, "null_value": None}
     read = TextFiles(options, tuple(COLUMNS), (), True).read(spark.createDataFrame(raw))
     # Some malformed records are not valid UTF-8.
-    marked = read.withColumn(BAD_RECORD, read[BAD_RECORD].isNotNull()).drop(RECORD_FILE)
+    marked = read.withColumn(MALFORMED_RECORD, read[MALFORMED_RECORD].isNotNull()).drop(RECORD_FILE)
     rows = sorted(
         with_numeric_times(marked.toArrow()).to_pylist(), key=lambda row: row[RECORD_LINE]
     )
-    return [{name: row[name] for name in (*dict(COLUMNS), BAD_RECORD)} for row in rows]
+    return [{name: row[name] for name in (*dict(COLUMNS), MALFORMED_RECORD)} for row in rows]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["comma", "semicolon", "tab"])
@@ -153,13 +153,13 @@ def test_records_are_decoded_as_by_spark_or_left_to_it(
         row = decode(text, form)
         if row is None:
             continue
-        row[BAD_RECORD] = row[BAD_RECORD] is not None
-        if row[BAD_RECORD]:
+        row[MALFORMED_RECORD] = row[MALFORMED_RECORD] is not None
+        if row[MALFORMED_RECORD]:
             malformed += 1
             # The values that Spark read from a malformed record are not used.
-            row = {**dict.fromkeys(row), BAD_RECORD: True}
-            expected = {**dict.fromkeys(expected), BAD_RECORD: expected[BAD_RECORD]}
-        decoded += not row[BAD_RECORD]
+            row = {**dict.fromkeys(row), MALFORMED_RECORD: True}
+            expected = {**dict.fromkeys(expected), MALFORMED_RECORD: expected[MALFORMED_RECORD]}
+        decoded += not row[MALFORMED_RECORD]
         if repr(row) != repr(expected):
             different.append((text, row, expected))
     assert different == [], [text for text, _, _ in different]

@@ -71,7 +71,7 @@ def test_examples_emit_the_documented_rows_in_three_epochs(spark: Any, data: Pat
         for number, example in enumerate(queries):
             name = f"example_{number}"
             session.execute(example.sql.replace("STREAM example AS", f"STREAM {name} AS"))
-            (stream,) = [s.name for s in session.catalog.of(Stream) if s.name not in shown]
+            (stream,) = [s.name for s in session.catalog.of_type(Stream) if s.name not in shown]
             shown[stream] = example.shown()
         lateness = block_containing("max(price) AS top\nFROM bids GROUP BY auction, TUMBLE").sql
         lateness = lateness.replace("STREAM example", "STREAM again").replace(
@@ -113,8 +113,8 @@ def test_examples_emit_the_documented_rows(
     labels = [label for label, _ in block.shown()]
     with tidegate.open(data, spark=spark) as session:
         session.execute(block.with_sources())
-        sources = [i.name for kind in (Source, LookupTable) for i in session.catalog.of(kind)]
-        streams = [item.name for item in session.catalog.of(Stream)]
+        sources = [i.name for kind in (Source, LookupTable) for i in session.catalog.of_type(kind)]
+        streams = [item.name for item in session.catalog.of_type(Stream)]
         named = [label for label in labels if label not in {"in", "out", "end", *sources}]
         readers = {name: session.subscribe(name) for name in dict.fromkeys(named or streams[-1:])}
         session.start()

@@ -149,7 +149,7 @@ def test_zombie_driver_stops_without_losing_rows(spark: Any, data: Path) -> None
         out = session.subscribe("w")
         session.start()
         session.wait()
-        (running,) = session._pipelines._pipelines.values()
+        (running,) = session._supervisor._pipelines.values()
         assert isinstance(running, Pipeline)
         zombie = Pipeline(running.context, running.name)
         zombie.start(list(running.streams.values()), False)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.connectors.test_json_decoder import COLUMNS
-from tidegate.columns import BAD_RECORD, CONTROL, NOW, RECORD_FILE, RECORD_LINE
+from tidegate.columns import CONTROL, MALFORMED_RECORD, NOW, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats.json import decode_json, json_schema
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
@@ -143,10 +143,10 @@ def read_with_spark(spark: SparkSession, records: list[bytes]) -> list[dict[str,
     files = TextFiles({**options, "timestamp_format": None}, tuple(COLUMNS), (), True, True)
     read = files.read(spark.createDataFrame(raw))
     # Some malformed records are not valid UTF-8.
-    marked = read.withColumn(BAD_RECORD, read[BAD_RECORD].isNotNull()).drop(RECORD_FILE)
+    marked = read.withColumn(MALFORMED_RECORD, read[MALFORMED_RECORD].isNotNull()).drop(RECORD_FILE)
     table = with_numeric_times(marked.toArrow())
     rows = sorted(table.to_pylist(), key=lambda row: row[RECORD_LINE])
-    return [{name: row[name] for name in (*dict(COLUMNS), BAD_RECORD)} for row in rows]
+    return [{name: row[name] for name in (*dict(COLUMNS), MALFORMED_RECORD)} for row in rows]
 
 
 def test_records_are_decoded_as_by_spark_or_left_to_it(spark: SparkSession) -> None:
@@ -157,12 +157,12 @@ def test_records_are_decoded_as_by_spark_or_left_to_it(spark: SparkSession) -> N
         row = decode(text)
         if row is None:
             continue
-        row[BAD_RECORD] = row[BAD_RECORD] is not None
-        if row[BAD_RECORD]:
+        row[MALFORMED_RECORD] = row[MALFORMED_RECORD] is not None
+        if row[MALFORMED_RECORD]:
             malformed += 1
             # The values that Spark read from a malformed record are not used.
-            expected = {**dict.fromkeys(expected), BAD_RECORD: expected[BAD_RECORD]}
-        decoded += not row[BAD_RECORD]
+            expected = {**dict.fromkeys(expected), MALFORMED_RECORD: expected[MALFORMED_RECORD]}
+        decoded += not row[MALFORMED_RECORD]
         if repr(row) != repr(expected):
             different.append((text, row, expected))
     assert different == []

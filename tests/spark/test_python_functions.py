@@ -145,7 +145,7 @@ def test_errors_of_functions_are_explained(spark: Any, data: Path) -> None:
         with pytest.raises(TidegateError) as failed:
             session.wait()
         assert failed.value.code == "TG-510"
-        failure = session._pipelines._pipelines["three"].failure
+        failure = session._supervisor._pipelines["three"].failure
         assert failure is not None and failure.location is not None
         location = failure.location
         assert location.text[location.start : location.end] == "per(v, k - 1)"

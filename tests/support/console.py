@@ -14,7 +14,7 @@ from tidegate.checkpoint.checkpoints import Checkpoint, RestoreRequest
 from tidegate.console.graph import StreamGraph, graph_of
 from tidegate.console.providers import ObjectDescription
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
-from tidegate.observe.timeline import EpochSums, EpochTimes
+from tidegate.observe.timeline import EpochDurations, EpochTotals
 from tidegate.physical.explain import explain
 from tidegate.queries.engine import QueryResult
 
@@ -36,7 +36,7 @@ class StubProvider:
     def __init__(self, live: bool = True) -> None:
         self.live = live
         self.current_statuses: tuple[StreamStatus, ...] = (STATUS,)
-        self.recent_epochs = [EpochTimes("main", 3, 50.0, (("plan", 0.5), ("run", 1.0)), 10, 4)]
+        self.recent_epochs = [EpochDurations("main", 3, 50.0, (("plan", 0.5), ("run", 1.0)), 10, 4)]
         self.recent_checkpoints: list[Checkpoint] = []
         self.calls: list[Any] = []
         self.error: Exception | None = None
@@ -52,11 +52,11 @@ class StubProvider:
             raise self.error
         return self.current_statuses
 
-    def epochs(self) -> list[EpochTimes]:
+    def epochs(self) -> list[EpochDurations]:
         return self.recent_epochs
 
-    def epoch_sums(self) -> list[EpochSums]:
-        return [EpochSums("main", 1)]
+    def epoch_totals(self) -> list[EpochTotals]:
+        return [EpochTotals("main", 1)]
 
     def graph(self) -> StreamGraph:
         return graph_of(self.catalog)
@@ -142,4 +142,4 @@ def add_epoch(provider: StubProvider) -> None:
     """Append an epoch of 200 ms."""
     steps = (("plan", 0.01), ("run", 0.14), ("commit", 0.02), ("publish", 0.03))
     number = len(provider.recent_epochs)
-    provider.recent_epochs.append(EpochTimes("main", number, NOON.timestamp(), steps, 20, 8))
+    provider.recent_epochs.append(EpochDurations("main", number, NOON.timestamp(), steps, 20, 8))

@@ -17,10 +17,10 @@ from tidegate.connectors.base import (
     CommittedState,
     EpochId,
     InputRange,
-    Read,
+    ScanRequest,
     SinkContext,
     SourceContext,
-    StreamRows,
+    StreamSchema,
 )
 from tidegate.connectors.delta.table_sink import DeltaSink
 from tidegate.connectors.delta.table_source import DeltaSource
@@ -31,14 +31,14 @@ SCRIPT = (
     "CREATE SOURCE s (id BIGINT, name STRING, day DATE) WITH (connector = 'memory');"
     "CREATE STREAM t AS SELECT * FROM s;"
 )
-ROWS = StreamRows((("id", "BIGINT"), ("name", "STRING")))
-KEYED = StreamRows(ROWS.columns, ChangelogKind.CHANGELOG, ("id",), has_op=True)
+ROWS = StreamSchema((("id", "BIGINT"), ("name", "STRING")))
+KEYED = StreamSchema(ROWS.columns, ChangelogKind.CHANGELOG, ("id",), has_op=True)
 E0, E1, E2 = (EpochId(0, number) for number in range(3))
 
 
 def sink_of(
     path: Path | str,
-    rows: StreamRows = ROWS,
+    rows: StreamSchema = ROWS,
     stream: str = "1234",
     create_table: str = "true",
     **options: str,
@@ -50,23 +50,23 @@ def sink_of(
     assert not compiled.errors and not compiled.unrunnable
     sink = compiled.catalog.get("out")
     assert isinstance(sink, Sink)
-    return DeltaSink(SinkContext(sink, str(path), stream, lambda *_: None, rows=rows))
+    return DeltaSink(SinkContext(sink, str(path), stream, lambda *_: None, schema=rows))
 
 
-def opened(path: Path | str, rows: StreamRows = ROWS, **options: str) -> DeltaSink:
+def opened(path: Path | str, rows: StreamSchema = ROWS, **options: str) -> DeltaSink:
     sink = sink_of(path, rows, **options)
     sink.recover(CommittedState(None))
     return sink
 
 
-def schema_of(rows: StreamRows) -> pa.Schema:
+def schema_of(rows: StreamSchema) -> pa.Schema:
     fields = [(name, arrow_type(kind)) for name, kind in rows.columns]
     return pa.schema([*fields, *([(OP, pa.string())] if rows.has_op else [])])
 
 
 def staged(sink: DeltaSink, epoch: EpochId, *tasks: Sequence[dict[str, Any]]) -> list[Any]:
     """Stage the rows of an epoch by task; return the committables."""
-    schema = schema_of(sink.rows)
+    schema = schema_of(sink.stream_schema)
     committables: list[Any] = []
     for number, rows in enumerate(tasks):
         writer_factory = sink.writer_factory(schema).open(epoch.stamp, number)
@@ -105,6 +105,6 @@ def rows_of(
     """Return the rows that all tasks read."""
     assert input_range is not None
     columns = tuple((c.name, str(c.type)) for c in source.source.stored_columns)
-    reader = source.direct(Read(columns, arrival))
+    reader = source.create_reader(ScanRequest(columns, arrival))
     parts = [part for split in input_range.splits for part in split]
     return [r for part in parts for batch, _ in reader.read(part) for r in batch.to_pylist()]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.compiling import compile_text
-from tidegate.catalog.connector import Columns
+from tidegate.catalog.connector import ColumnTypes
 from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
@@ -132,13 +132,13 @@ class PipelineHarness:
                 f"CREATE SINK kept{number} FROM t{number} WITH (connector = 'memory');"
             )
         self.catalog = compile_text(script).catalog
-        self.streams = [self.stream(stream, operators) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, operators) for stream in self.catalog.of_type(Stream)]
 
     def files(self, sink: str) -> Path:
         return self.folder / "out" / sink
 
     def stream(self, stream: Stream, operators: bool, on_change: str = "reject") -> PipelineStream:
-        sinks = tuple(s for s in self.catalog.of(Sink) if s.source == stream.name)
+        sinks = tuple(s for s in self.catalog.of_type(Sink) if s.stream == stream.name)
         scan = SimpleNamespace(index=0, delay_us=0, node=None, late_rows_of=None)
         key = stream.name.lower()
         states = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
@@ -164,7 +164,7 @@ class PipelineHarness:
 
     @property
     def inserts(self) -> memory.Inserts:
-        return memory.inserts_of(str(self.folder / "rows"))
+        return memory.open_inserts(str(self.folder / "rows"))
 
     def pipeline(self, **config: Any) -> PythonPipeline:
         settings = Settings.of(config)
@@ -223,7 +223,7 @@ class PipelineHarness:
         return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
 
     def sinks(self) -> list[str]:
-        return [sink.name for sink in self.catalog.of(Sink)]
+        return [sink.name for sink in self.catalog.of_type(Sink)]
 
     def state_files(self) -> set[str]:
         return {item.name for item in self.store.child("state").list()}
@@ -241,7 +241,7 @@ class _FixedStream(PipelineStream):
         super().__init__(*arguments)
         object.__setattr__(self, "states", states)
 
-    def sink_columns(self, sink: Sink) -> Columns:
+    def sink_columns(self, sink: Sink) -> ColumnTypes:
         return (("a", "BIGINT"), ("id", "STRING"))
 
     def operators(self) -> dict[int, tuple[str, OperatorState]]:

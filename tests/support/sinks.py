@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.compiling import compile_text
-from tidegate.catalog.connector import Columns
+from tidegate.catalog.connector import ColumnTypes
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import (
@@ -30,7 +30,7 @@ SCRIPT = (
 
 
 def files_sink(
-    path: Path, pipeline: str = "1234", options: str = "", columns: Columns = (("a", "BIGINT"),)
+    path: Path, pipeline: str = "1234", options: str = "", columns: ColumnTypes = (("a", "BIGINT"),)
 ) -> FilesSink:
     script = f"{SCRIPT}CREATE SINK out FROM t WITH (connector = 'files', path = '{path}'{options});"
     sink = compile_text(script).catalog.get("out")

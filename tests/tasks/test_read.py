@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.tasks.test_shuffle import KEY_GROUPS
 from tidegate.columns import PANE
-from tidegate.connectors.base import Read
+from tidegate.connectors.base import ScanRequest
 from tidegate.connectors.debug_writers import DiscardingWriter
 from tidegate.operators.hold import HoldOperator, hash_columns
 from tidegate.operators.vectorized import VectorCall, VectorColumn, VectorConstant, VectorStage
@@ -34,7 +34,7 @@ from tidegate.spark.tasks.sink_write import StagedSink, StagingSpec
 
 L = pa.int64()
 HOLD = HoldOperator(pa.schema([("c0", L), ("c1", L)]))
-READ = Read((("a", "BIGINT"), ("t", "BIGINT")))
+READ = ScanRequest((("a", "BIGINT"), ("t", "BIGINT")))
 # Rows of a value and an optional event time.
 Rows = list[tuple[int, int | None]]
 

@@ -14,7 +14,7 @@ import pytest
 from tidegate.columns import (
     CONTROL,
     EVENT_TIME,
-    INVALID_TIME,
+    MALFORMED_EVENT_TIME,
     OP,
     ORIGIN,
     PANE,
@@ -145,7 +145,7 @@ def test_forwards_watermark_updates_of_a_shared_operator_to_all_positions() -> N
 
 
 def test_counts_malformed_records_without_advancing_event_time() -> None:
-    marks = pa.array([INVALID_TIME, 5, INVALID_TIME, 7], L)
+    marks = pa.array([MALFORMED_EVENT_TIME, 5, MALFORMED_EVENT_TIME, 7], L)
     live = [False, True, False, True]
     (rows,) = sent(hold_spec(), [batch(0, 4, **{EVENT_TIME: marks, SELECTED: live})])
     (report,) = [row["data"] for row in rows if row["port"] == PASSING]

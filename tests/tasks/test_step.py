@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.columns import CONTROL, EVENT_TIME, HASH, INVALID_TIME, ORIGIN, PANE, SELECTED
+from tidegate.columns import CONTROL, EVENT_TIME, HASH, MALFORMED_EVENT_TIME, ORIGIN, PANE, SELECTED
 from tidegate.errors import DataDirectoryError
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
@@ -265,7 +265,7 @@ def test_stages_rows_for_every_sink_and_reports_the_rest(tmp_path: Path) -> None
             "l": pa.array([None, None, None, 5, None], L),
             "is_late": [False, False, False, True, False],
             ORIGIN: pa.array([0, 1, 0, None, 0], pa.int32()),
-            EVENT_TIME: pa.array([70, 30, None, None, INVALID_TIME], L),
+            EVENT_TIME: pa.array([70, 30, None, None, MALFORMED_EVENT_TIME], L),
             SELECTED: [True, True, False, False, False],
             CONTROL: pa.array(
                 [None, None, report_bytes({"streams": ["s"], "rows": 3}), None, late_bytes(b"")],

@@ -48,19 +48,21 @@ class Catalog:
     def remove(self, name: str) -> None:
         """Remove an object and its side streams."""
         removed = self._objects.pop(name.lower())
-        for side in [s for s in self.of(SideStream) if s.parent.lower() == removed.name.lower()]:
+        for side in [
+            s for s in self.of_type(SideStream) if s.parent.lower() == removed.name.lower()
+        ]:
             del self._objects[side.name.lower()]
 
     def get(self, name: str) -> Declared | None:
         return self._objects.get(name.lower())
 
-    def of(self, kind: type[T]) -> Iterator[T]:
+    def of_type(self, kind: type[T]) -> Iterator[T]:
         return (item for item in list(self._objects.values()) if isinstance(item, kind))
 
     def of_kind(self, kind: ObjectKind) -> list[Declared]:
         return [item for item in self._objects.values() if item.kind is kind]
 
-    def readable(self) -> list[str]:
+    def readable_names(self) -> list[str]:
         """Return the names that a query can read."""
         kinds = (Source, Stream, LookupTable, SideStream)
         return [item.name for item in self._objects.values() if isinstance(item, kinds)]
@@ -71,13 +73,15 @@ class Catalog:
     def dependents(self, name: str) -> list[Declared]:
         """Return the objects that read this object or one of its side streams."""
         targets = {name.lower()} | {
-            side.name.lower() for side in self.of(SideStream) if side.parent.lower() == name.lower()
+            side.name.lower()
+            for side in self.of_type(SideStream)
+            if side.parent.lower() == name.lower()
         }
         readers: list[Declared] = []
-        for stream in self.of(Stream):
+        for stream in self.of_type(Stream):
             if targets & {table.lower() for table in tables_in(stream.query.tree)}:
                 readers.append(stream)
-        readers += [sink for sink in self.of(Sink) if sink.source.lower() in targets]
+        readers += [sink for sink in self.of_type(Sink) if sink.stream.lower() in targets]
         if isinstance(self.get(name), Function):
             readers += [d for d in self._objects.values() if name.lower() in functions_in(d)]
         return readers
@@ -93,12 +97,10 @@ class Catalog:
 
 
 # The code, message and hint of an error.
-Reason = tuple[str, str, str]
+Problem = tuple[str, str, str]
 
 
-def drop_rejection(
-    statement: st.Drop, declared: Declared | None, catalog: Catalog
-) -> Reason | None:
+def drop_problem(statement: st.Drop, declared: Declared | None, catalog: Catalog) -> Problem | None:
     """Return why an object cannot be dropped, or None."""
     if declared is None:
         hint = did_you_mean(statement.name, catalog.names(), "names")
@@ -109,7 +111,7 @@ def drop_rejection(
     if isinstance(declared, SideStream):
         message = (
             f"{declared.name} is declared by {declared.parent}: it contains its "
-            f"{declared.holds.value}"
+            f"{declared.side_kind.value}"
         )
         parent = catalog.get(declared.parent)
         assert parent is not None, "a side stream has a parent"

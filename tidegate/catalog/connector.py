@@ -12,8 +12,8 @@ from tidegate.types import MICROS, ChangelogKind
 APPEND_ONLY = frozenset({ChangelogKind.APPEND})
 ANY_KIND = frozenset(ChangelogKind)
 
-Values = Mapping[str, Any]
-Columns = tuple[tuple[str, str], ...]
+OptionValues = Mapping[str, Any]
+ColumnTypes = tuple[tuple[str, str], ...]
 
 # Options of every source, in addition to those of its connector.
 SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
@@ -76,7 +76,7 @@ LOOKUP_OPTIONS: tuple[OptionSpec, ...] = (
 OptionProblem = tuple[str, str | None]
 
 
-def _never(_: Values) -> bool:
+def _never(_: OptionValues) -> bool:
     return False
 
 
@@ -85,23 +85,23 @@ class SourceSpec:
     """A connector as a source."""
 
     options: tuple[OptionSpec, ...]
-    bounded: Callable[[Values], bool] = _never
+    is_bounded: Callable[[OptionValues], bool] = _never
     # True if the source produces rows forever, so that `--until-end` is rejected.
-    unbounded_by_options: Callable[[Values], bool] = _never
-    columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
+    never_ends: Callable[[OptionValues], bool] = _never
+    columns: Callable[[OptionValues], ColumnTypes] | None = None
     insertable: bool = False
-    check: Callable[[Values], OptionProblem | None] | None = None
+    check: Callable[[OptionValues], OptionProblem | None] | None = None
     # Metadata fields of a record, with the types that their columns may have.
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # True if rows of a source with these options (and a PRIMARY KEY or not) have a column _op
     # without the option `changelog`.
-    implies_changelog: Callable[[Values, bool], bool] = lambda _, __: False
+    implies_changelog: Callable[[OptionValues, bool], bool] = lambda _, __: False
     # Returns a problem of columns with these names and types.
-    check_columns: Callable[[Values, Columns, bool], OptionProblem | None] | None = None
+    check_columns: Callable[[OptionValues, ColumnTypes, bool], OptionProblem | None] | None = None
     # True if each partition has its own watermark.
     partitioned: bool = False
     # Options that identify the data: if one changes, stored offsets are invalid.
-    identity: tuple[str, ...] = ()
+    identity_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,15 @@ class SinkSpec:
     """A connector as a sink; `accepts` returns the changelog kinds that it can write."""
 
     options: tuple[OptionSpec, ...]
-    accepts: Callable[[Values], frozenset[ChangelogKind]] = field(default=lambda _: ANY_KIND)
+    accepts: Callable[[OptionValues], frozenset[ChangelogKind]] = field(default=lambda _: ANY_KIND)
     changelog_hint: str | None = None
-    check: Callable[[Values], OptionProblem | None] | None = None
+    check: Callable[[OptionValues], OptionProblem | None] | None = None
     # Options that identify the target, if only one sink may write to it.
-    exclusive: tuple[str, ...] = ()
+    exclusive_options: tuple[str, ...] = ()
     # Returns True if a source of the same connector reads what the sink writes.
-    is_read_by: Callable[[Values, Values], bool] = lambda _, __: False
+    is_read_by: Callable[[OptionValues, OptionValues], bool] = lambda _, __: False
     # Returns a message if columns with these names and Spark types cannot be written.
-    check_columns: Callable[[Values, Columns], str | None] | None = None
+    check_columns: Callable[[OptionValues, ColumnTypes], str | None] | None = None
     # True if the sink needs a key to identify the row that is replaced or retracted.
     needs_key: bool = False
     # True if committed rows can be rolled back.
@@ -130,7 +130,7 @@ class LookupSpec:
 
     options: tuple[OptionSpec, ...]
     insertable: bool = False
-    check: Callable[[Values], OptionProblem | None] | None = None
+    check: Callable[[OptionValues], OptionProblem | None] | None = None
     # True if all lookups of an epoch see the same rows.
     consistent_in_epoch: bool = True
 

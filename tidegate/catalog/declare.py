@@ -32,7 +32,7 @@ from tidegate.catalog.objects import (
     tables_in,
 )
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
-from tidegate.columns import LETTER_COLUMNS, OP
+from tidegate.columns import DEAD_LETTER_FIELDS, OP
 from tidegate.errors import CatalogError, Location, TidegateError, did_you_mean, nearest
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import DIALECT, own_span, string_literal
@@ -102,7 +102,7 @@ DEAD_LETTER_COLUMNS = (
     Column("line", "BIGINT"),
 )
 # Columns of a stream's dead letters: the expression that failed, and the row as JSON.
-FAILED_COLUMNS = tuple(Column(name, "STRING") for name in LETTER_COLUMNS)
+FAILED_ROW_COLUMNS = tuple(Column(name, "STRING") for name in DEAD_LETTER_FIELDS)
 # Columns of a late stream in addition to those of the row: why it was late.
 LATE_COLUMNS = (
     Column("late_operator", "STRING"),
@@ -142,7 +142,7 @@ def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Declarer:
+class DeclarationBuilder:
     """Builds the objects of one script; each method returns the object and its errors."""
 
     connectors: Connectors
@@ -249,7 +249,7 @@ class Declarer:
             columns,
             statement.primary_key,
             Watermark(watermark.column, watermark.delay_us) if watermark else None,
-            spec.source.bounded(options),
+            spec.source.is_bounded(options),
             spec.source.insertable,
             spec.source.partitioned,
         )
@@ -461,7 +461,8 @@ def find_self_reference(
     """Return a name that would make a replacement read itself, directly or through its readers."""
     names = {item.name.lower() for item in readers if not isinstance(item, Sink)}
     names.add(existing.name.lower())
-    names |= {side.name.lower() for side in catalog.of(SideStream) if side.parent.lower() in names}
+    side_streams = catalog.of_type(SideStream)
+    names |= {side.name.lower() for side in side_streams if side.parent.lower() in names}
     reads: list[str] = []
     if isinstance(statement, st.CreateStream):
         reads += tables_in(statement.query.tree)
@@ -540,7 +541,7 @@ def _rows(tree: exp.Expr) -> list[exp.Expr]:
     return list(tree.expressions) if isinstance(tree, exp.Values) else []
 
 
-def script_identity(statement: st.Insert, script: st.Script) -> str | None:
+def insert_identity(statement: st.Insert, script: st.Script) -> str | None:
     """Return the identity of an INSERT in a script: a hash of its text and its position among equal
     texts. None for a command.
 

@@ -146,13 +146,13 @@ class LookupTable(Declared):
 class Stream(Declared):
     """A named query.
 
-    `plan` is the bound logical plan, a node of `tidegate.plan`. `typed` is the optimized plan with
-    Spark's types, a `TypedPlan` of `tidegate.physical`.
+    `plan` is the bound logical plan, a node of `tidegate.plan`. `typed_plan` is the optimized plan
+    with Spark's types, a `TypedPlan` of `tidegate.physical`.
     """
 
     query: st.Query
     plan: Any
-    typed: Any = None
+    typed_plan: Any = None
 
     @property
     def kind(self) -> st.ObjectKind:
@@ -188,27 +188,29 @@ class SideStream(Declared):
 
     columns: tuple[Column, ...]
     parent: str
-    holds: SideKind
+    side_kind: SideKind
     # True if late rows may be changes, so that they need the column _op.
-    changes: bool = False
+    is_changelog: bool = False
     # For late rows, the canonical text of the operators that emit them, after analysis.
     canonical_form: str = ""
 
     @property
     def is_late(self) -> bool:
-        return self.holds is SideKind.LATE_ROWS
+        return self.side_kind is SideKind.LATE_ROWS
 
     @property
-    def of_stream(self) -> bool:
+    def is_from_stream(self) -> bool:
         """Return whether a stream emits the rows; False for dead letters of a source."""
-        return self.holds is not SideKind.DEAD_LETTERS
+        return self.side_kind is not SideKind.DEAD_LETTERS
 
     @property
     def kind(self) -> st.ObjectKind:
         return st.ObjectKind.STREAM
 
     def create_sql(self) -> str:
-        return f"-- {self.holds.value} of {self.parent}, declared with it\n" + super().create_sql()
+        return (
+            f"-- {self.side_kind.value} of {self.parent}, declared with it\n" + super().create_sql()
+        )
 
 
 @dataclass(frozen=True)
@@ -216,9 +218,9 @@ class Sink(Declared):
     """A sink of a stream."""
 
     connector: str
-    source: str
+    stream: str
     # True if the sink was not declared, but added for a subscriber, a view or the console.
-    implied: bool = False
+    implicit: bool = False
 
     @property
     def kind(self) -> st.ObjectKind:
@@ -265,7 +267,7 @@ class Function(Declared):
         return f"{self.name}({parameters})" + (f" RETURNS {self.returns}" if self.returns else "")
 
     @property
-    def registered(self) -> str:
+    def registered_name(self) -> str:
         """The name under which the function is registered in Spark; it contains the version."""
         assert self.python is not None, f"{self.name} is an SQL function"
         return registered_name(self.name, self.python.version, self.python.deterministic)

@@ -132,7 +132,7 @@ class Options(Mapping[str, Any]):
         return f"Options({dict(self.masked_texts())})"
 
     @property
-    def texts(self) -> Mapping[str, str]:
+    def raw_texts(self) -> Mapping[str, str]:
         """The texts that the user wrote, by name, including secrets (for connectors only)."""
         return self._texts
 
@@ -160,7 +160,7 @@ class OptionReader:
     file: str | None
     resolve_environment: bool = True
 
-    def read(self, options: Sequence[Option], at: Span) -> tuple[Options, list[CatalogError]]:
+    def read(self, options: Sequence[Option], span: Span) -> tuple[Options, list[CatalogError]]:
         by_name = {spec.name: spec for spec in self.specs}
         values = {spec.name: spec.default for spec in self.specs}
         texts: dict[str, str] = {}
@@ -187,7 +187,7 @@ class OptionReader:
         # Do not report a misspelled required option as missing, too.
         suggestions = {nearest(option.name, by_name) for option in options}
         errors += [
-            self._missing(spec, at)
+            self._missing(spec, span)
             for spec in self.specs
             if spec.required and spec.name not in texts and spec.name not in suggestions
         ]
@@ -264,11 +264,11 @@ class OptionReader:
             hint=f"{spec.name} is {_kind(spec)}: {spec.description}",
         )
 
-    def _missing(self, spec: OptionSpec, at: Span) -> CatalogError:
+    def _missing(self, spec: OptionSpec, span: Span) -> CatalogError:
         return CatalogError(
             "TG-208",
             f"{self.owner} needs the option {spec.name}: {spec.description}",
-            location=self._location(at),
+            location=self._location(span),
             hint=f"add {spec.name} = '…' to its WITH (…).",
         )
 

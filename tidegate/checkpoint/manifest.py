@@ -14,6 +14,11 @@ from typing import Any
 FORMAT = 2
 
 
+def epoch_stamp(generation: int, epoch: int) -> str:
+    """Return an epoch as text that sorts like the epochs. File names begin with it."""
+    return f"{generation:03d}-{epoch:012d}"
+
+
 class DamagedManifest(Exception):
     """A manifest cannot be used; the message is the reason."""
 
@@ -139,7 +144,7 @@ class Manifest:
     @property
     def stamp(self) -> str:
         """Generation and epoch as text that sorts like the manifests."""
-        return f"{self.generation:03d}-{self.epoch:012d}"
+        return epoch_stamp(self.generation, self.epoch)
 
     def to_bytes(self) -> bytes:
         content = asdict(self)

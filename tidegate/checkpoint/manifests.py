@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tidegate.checkpoint.manifest import DamagedManifest, Manifest
+from tidegate.checkpoint.manifest import DamagedManifest, Manifest, epoch_stamp
 from tidegate.errors import DataDirectoryError
 from tidegate.storage import AlreadyExists, NotFound
 
@@ -42,7 +42,7 @@ class CheckpointName:
 
     @property
     def stamp(self) -> str:
-        return f"{self.generation:03d}-{self.epoch:012d}"
+        return epoch_stamp(self.generation, self.epoch)
 
     @property
     def file(self) -> str:

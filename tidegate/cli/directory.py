@@ -208,19 +208,19 @@ def _to_json(content: Any) -> str:
 
 def query(path: str, sql: str, row_format: RowFormat | None) -> int:
     """Print the result of a query over the stored rows."""
-    from tidegate.queries.engine import ask
-    from tidegate.queries.snapshot import stored_readable
+    from tidegate.queries.engine import run_query
+    from tidegate.queries.snapshot import load_stored_tables
 
     require_data_directory(path)
     directory = DataDirectory(path)
-    streams = stored_readable(directory)
+    streams = load_stored_tables(directory)
     if not streams:
         raise RunError(
             "TG-802",
             f"{path} has no stored rows that can be queried",
             hint="CREATE MATERIALIZED VIEW my_view AS SELECT …; in the script that runs there.",
         )
-    result = ask(directory, streams, sys.stdin.read() if sql == "-" else sql)
+    result = run_query(directory, streams, sys.stdin.read() if sql == "-" else sql)
     columns, rows = to_rows(result.to_arrow())
     if row_format is None or row_format is RowFormat.TABLE:
         open_screen().print_table("", columns, rows)

@@ -147,12 +147,12 @@ def _output_lines(
 ) -> Iterator[str]:
     """Return for each sink and view how many rows it received, and where they are."""
     by_name = {status.name.lower(): status for status in statuses}
-    for sink in catalog.of(Sink):
+    for sink in catalog.of_type(Sink):
         rows = _received_rows(catalog, sink, by_name)
         target = _target(sink, directory)
         if rows is not None and target is not None:
-            yield f"{sink.name}: {pluralize(rows, 'row')} of {sink.source} → {target}"
-    for stream in catalog.of(Stream):
+            yield f"{sink.name}: {pluralize(rows, 'row')} of {sink.stream} → {target}"
+    for stream in catalog.of_type(Stream):
         status = by_name.get(stream.name.lower())
         if stream.materialized and status is not None:
             changes = pluralize(status.rows_out, "change")
@@ -162,12 +162,12 @@ def _output_lines(
 def _received_rows(
     catalog: Catalog, sink: Sink, statuses: Mapping[str, StreamStatus]
 ) -> int | None:
-    source = catalog.get(sink.source)
-    if isinstance(source, SideStream) and source.of_stream:
+    source = catalog.get(sink.stream)
+    if isinstance(source, SideStream) and source.is_from_stream:
         parent = statuses.get(source.parent.lower())
         if parent is not None:
             return parent.late_rows if source.is_late else parent.dead_letters
-    status = statuses.get(sink.source.lower())
+    status = statuses.get(sink.stream.lower())
     return status.rows_out if status is not None else None
 
 
@@ -176,7 +176,7 @@ def _target(sink: Sink, directory: str) -> str | None:
     if sink.connector in ("console", "blackhole"):
         return None
     if sink.connector == "memory":
-        return _query_command(sink.source, directory)
+        return _query_command(sink.stream, directory)
     if sink.connector == "files":
         path = sink.options["path"]
         folder = path if "://" in path else Path(sink.script.folder) / path

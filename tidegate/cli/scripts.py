@@ -163,7 +163,7 @@ def _object_counts(catalog: Catalog) -> list[str]:
         (Stream, "stream"),
         (Sink, "sink"),
     )
-    counts = [(sum(1 for _ in catalog.of(kind)), noun) for kind, noun in kinds]
+    counts = [(sum(1 for _ in catalog.of_type(kind)), noun) for kind, noun in kinds]
     return [pluralize(count, noun) for count, noun in counts if count] or ["nothing declared"]
 
 
@@ -196,7 +196,7 @@ def _rendered_plans(
         stream = _require_stream(compiled.catalog, script, stream_name)
         yield render(optimized(stream.plan, logical), stream.name)
         return
-    for stream in compiled.catalog.of(Stream):
+    for stream in compiled.catalog.of_type(Stream):
         yield render(optimized(stream.plan, logical), stream.name)
     for statement, plan in compiled.explained:
         if statement.query is not None:
@@ -210,10 +210,11 @@ def _require_stream(catalog: Catalog, script: ScriptFile, name: str) -> Stream:
     if isinstance(declared, SideStream):
         raise CatalogError(
             "TG-201",
-            f"{declared.name} contains {declared.holds.value} of {declared.parent} and has no plan",
+            f"{declared.name} contains {declared.side_kind.value} of {declared.parent} and has no "
+            "plan",
             hint=f"explain a stream that reads {declared.name} or {declared.parent}.",
         )
-    names = [stream.name for stream in catalog.of(Stream)]
+    names = [stream.name for stream in catalog.of_type(Stream)]
     problem = f"{name} is a {declared.kind.value.lower()}" if declared else f"unknown stream {name}"
     raise CatalogError(
         "TG-201",

@@ -63,9 +63,9 @@ def serve_session(
             screen.print_line(f"metrics: http://{metrics_server.address}/metrics")
         if console is not None:
             from tidegate.console.app import ConsoleServer
-            from tidegate.console.providers import RunningSession
+            from tidegate.console.providers import SessionProvider
 
-            console_server = ConsoleServer(RunningSession(session, title), console)
+            console_server = ConsoleServer(SessionProvider(session, title), console)
             servers.callback(console_server.close)
             screen.print_line(f"console: {console_server.url}")
         yield
@@ -74,7 +74,7 @@ def serve_session(
 def _status_source(session: Session) -> StatusSource:
     return StatusSource(
         session.status,
-        lambda: [timeline.sums() for timeline in session.timelines()],
+        lambda: [timeline.totals() for timeline in session.timelines()],
         tidegate.__version__,
     )
 
@@ -87,11 +87,11 @@ def console(path: str, address: Address | None) -> int:
     require_data_directory(path)
     _require_console()
     from tidegate.console.app import ConsoleServer
-    from tidegate.console.providers import StoredDirectory
+    from tidegate.console.providers import DirectoryProvider
 
     interrupts = Interrupts()
     interrupts.install()
-    server = ConsoleServer(StoredDirectory(path), address or CONSOLE_ADDRESS)
+    server = ConsoleServer(DirectoryProvider(path), address or CONSOLE_ADDRESS)
     print(f"console: {server.url}", flush=True)
     try:
         while not interrupts.requested:

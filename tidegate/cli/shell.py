@@ -301,10 +301,10 @@ class Shell:
             names = ", ".join(self.session.catalog.names())
             if names:
                 self.screen.print_line(f"restored: {names}")
-            if saved.secret:
+            if saved.unsaved:
                 self.screen.print_line(
                     "not saved, because they contain secrets or Python functions: "
-                    f"{', '.join(saved.secret)}. Declare them again"
+                    f"{', '.join(saved.unsaved)}. Declare them again"
                 )
 
     def execute(self, text: str, file: str | None = None) -> None:
@@ -508,7 +508,7 @@ def _changes(before: Catalog, after: Catalog) -> Iterator[str]:
 def _summary(item: Declared) -> str:
     """Describe a declared object in one line."""
     if isinstance(item, Sink):
-        return f"{item.connector}, from {item.source}"
+        return f"{item.connector}, from {item.stream}"
     if isinstance(item, Function):
         return item.signature
     return ", ".join(_column_names(item))

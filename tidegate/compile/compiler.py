@@ -17,7 +17,7 @@ from sqlglot import exp
 from tidegate.catalog.catalog import (
     Catalog,
     declarations_by_name,
-    drop_rejection,
+    drop_problem,
     name_errors,
     side_names,
 )
@@ -25,7 +25,7 @@ from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import (
     STREAM_OPTIONS,
     CheckpointStatement,
-    Declarer,
+    DeclarationBuilder,
     altered_declaration,
     checkpoint_errors,
     find_self_reference,
@@ -126,7 +126,7 @@ class _Run:
         self.catalog = compiler.catalog.copy()
         self.settings = compiler.settings.copy()
         self.current_script = ScriptText(script.text, script.file)
-        self.declarer = Declarer(
+        self.declarer = DeclarationBuilder(
             compiler.connectors, self.current_script, compiler.resolve_environment
         )
         self.errors: list[TidegateError] = [cast(TidegateError, error) for error in script.errors]
@@ -301,7 +301,7 @@ class _Run:
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
-            content = item.holds.value if isinstance(item, SideStream) else "rows"
+            content = item.side_kind.value if isinstance(item, SideStream) else "rows"
             message = (
                 f"{item.name} already exists: the {content} of {statement.name} need a unique name"
             )
@@ -457,14 +457,15 @@ class _Run:
         if source is not None and not isinstance(source, Sink):
             return source
         if statement.source.lower() not in self.invalid_names:
-            hint = did_you_mean(statement.source, self.catalog.readable(), "streams and sources")
+            names = self.catalog.readable_names()
+            hint = did_you_mean(statement.source, names, "streams and sources")
             message = f"unknown stream {statement.source}"
             self._error("TG-201", message, statement.source_span, hint)
         return None
 
     def _check_sink(self, sink: Sink, source: Declared) -> bool:
         options = source.options if isinstance(source, Stream) else None
-        others = [other for other in self.catalog.of(Sink) if other is not sink]
+        others = [other for other in self.catalog.of_type(Sink) if other is not sink]
         spec = self.compiler.connectors[sink.connector].sink
         assert spec is not None, "a declared sink has a sink connector"
         errors, warnings = check_sink(sink, spec, source, others, self._mode(options))
@@ -480,7 +481,7 @@ class _Run:
             statement.if_exists or statement.name.lower() in self.invalid_names
         ):
             return False
-        rejection = drop_rejection(statement, declared, self.catalog)
+        rejection = drop_problem(statement, declared, self.catalog)
         if rejection is not None:
             code, message, hint = rejection
             self._error(code, message, statement.name_span, hint)

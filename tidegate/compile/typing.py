@@ -80,7 +80,7 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
         replace(field, type=typed_field.type)
         for field, typed_field in zip(stream.plan.fields, typed.plan.fields, strict=True)
     )
-    return replace(stream, plan=replace(stream.plan, fields=fields), typed=typed)
+    return replace(stream, plan=replace(stream.plan, fields=fields), typed_plan=typed)
 
 
 def _type_late_rows(stream: Stream, catalog: Catalog) -> None:
@@ -89,7 +89,7 @@ def _type_late_rows(stream: Stream, catalog: Catalog) -> None:
     emit = stream.query.emit
     side = catalog.get(emit.late_to) if emit is not None and emit.late_to is not None else None
     if isinstance(side, SideStream):
-        catalog.replace(typed_side_stream(side, stream.typed.plan))
+        catalog.replace(typed_side_stream(side, stream.typed_plan.plan))
 
 
 def sink_type_errors(compiled: Compiled) -> list[TidegateError]:
@@ -97,7 +97,7 @@ def sink_type_errors(compiled: Compiled) -> list[TidegateError]:
     errors: list[TidegateError] = []
     for sink in (item for item in compiled.declared if isinstance(item, Sink)):
         spec = CONNECTORS[sink.connector].sink
-        stream = compiled.catalog.get(sink.source)
+        stream = compiled.catalog.get(sink.stream)
         if spec is None or spec.check_columns is None or not isinstance(stream, Stream):
             continue
         columns = tuple((item.name, (item.type or "").upper()) for item in stream.plan.fields)

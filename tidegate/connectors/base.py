@@ -1,7 +1,7 @@
 """Contracts that every connector implements.
 
 Reading has two halves. On the driver, `SourceConnector.plan_range` chooses what the next epoch
-reads and divides it into splits. In the tasks, a `SplitReader` reads one split and must return the
+reads and divides it into splits. In the tasks, a `SplitReader` reads a split and must return the
 same rows every time it is called, because Spark may retry a task.
 
 Writing is a two-phase commit. In the tasks, a `SinkWriter` stages rows where no reader of the
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.checkpoint.manifest import EpochRange
+from tidegate.checkpoint.manifest import EpochRange, epoch_stamp
 from tidegate.errors import RunError, TidegateError
 from tidegate.types import ChangelogKind
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.catalog.connector import Columns
+    from tidegate.catalog.connector import ColumnTypes
     from tidegate.catalog.objects import LookupTable, Sink, Source
     from tidegate.catalog.settings import Settings
     from tidegate.checkpoint.manifest import Manifest
@@ -91,66 +91,69 @@ class EpochSizer:
 
 # ---- Sources.
 
-# JSON values that only the connector interprets: the position of a source, what one task reads, and
-# what one task has staged.
+# JSON values that only the connector interprets: the position of a source, a part of the input that
+# is read by one task, and rows that a task has staged.
 Offset = Any
-Split = list[Any]
+Split = Any
 Committable = Any
 # Pairs of an SQL expression and the name of its column.
 SqlColumns = Sequence[tuple[str, str]]
+# Receives the rows of a console sink: stream, epoch, Arrow table.
+ConsoleCallback = Callable[[str, int, Any], None]
 
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What a source is opened with: its declaration, its folders and the settings."""
+    """The arguments for opening a source."""
 
     source: Source
-    # URIs: the source's folder in the data directory, and the pipeline's folder for files that the
+    # The source's folder in the data directory, and the pipeline's folder for files that the
     # source's offsets refer to.
-    data: str
-    offsets: str
+    data_uri: str
+    offsets_uri: str
     settings: Settings
     sizer: EpochSizer = field(default_factory=EpochSizer)
 
 
 @dataclass(frozen=True)
-class Read:
-    """What the streams need from a source: columns and additional columns about each record."""
+class ScanRequest:
+    """The columns that streams read from a source, and additional columns about each record."""
 
     # Names and Spark types of stored columns.
     columns: tuple[tuple[str, str], ...]
     # Whether rows carry their position in the source (the columns ARRIVAL), which orders them.
-    arrival: bool = False
+    with_arrival: bool = False
     # Whether records carry their file and line, and malformed ones the reason.
-    located: bool = False
+    with_location: bool = False
     # Whether tasks may decode records themselves. If not, Spark decodes them.
-    vectors: bool = True
+    decode_in_tasks: bool = True
 
 
 @dataclass(frozen=True)
 class InputRange:
-    """What an epoch reads from a source."""
+    """The input that an epoch reads from a source."""
 
     # The position after the range. The manifest stores it once the epoch is committed.
     offset: Offset
-    # One list per task. Its elements are passed to `SplitReader.read` one by one.
-    splits: list[Split]
+    # The splits of each task.
+    splits: list[list[Split]]
     # The number of rows, if the readers do not count them.
     rows: int | None = None
     # Whether the source already has input after this range.
-    more: bool = False
+    has_more: bool = False
     # The approximate number of bytes to read.
     size: int = 0
     # The number of partitions, if each has its own watermark. Rows then carry their partition.
     partitions: int | None = None
     # Records that the source deleted before they were read, and records still to be read.
-    lost: int = 0
-    behind: int | None = None
+    lost_records: int = 0
+    pending_records: int | None = None
     # How much this range reads and how much remains after it, in a unit that the source chooses.
     # None if the source does not know.
     progress: tuple[int, int] | None = None
-    # Arguments for `native_frame`, if only Spark's own reader can read the range or is faster.
-    native: Any = None
+    # Arguments for `spark_read_frame`, if Spark's own reader can read the range. If tasks can read
+    # it, too, `splits` is not empty.
+    spark_read: Any = None
 
 
 class SplitReader(Protocol):
@@ -160,21 +163,21 @@ class SplitReader(Protocol):
     def schema(self) -> pa.Schema:
         """The schema of all batches, the same for all splits."""
 
-    def read(self, split: Any) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def read(self, split: Split) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the rows of a split in batches, each with its number of records.
 
-        The number is 0 if `InputRange.rows` or `FrameBuilder.counted` counts them. Called once per
-        split and task attempt. Must yield the same rows in the same order every time.
+        The number is 0 if `InputRange.rows` or `FrameBuilder.count_rows` counts them. Called once
+        per split and task attempt. Must yield the same rows in the same order every time.
         """
 
 
 class FrameBuilder(Protocol):
     """Turns a `SplitReader` into a DataFrame. Passed to `SourceConnector.frame`."""
 
-    def __call__(self, reader: SplitReader) -> DataFrame:
+    def read_frame(self, reader: SplitReader) -> DataFrame:
         """Return the rows that `reader` reads, with the columns NOW and CONTROL added."""
 
-    def counted(self, frame: DataFrame) -> DataFrame:
+    def count_rows(self, frame: DataFrame) -> DataFrame:
         """Count the rows of `frame` as input, if the reader returned 0 because it cannot count."""
 
 
@@ -196,24 +199,26 @@ class SourceConnector(Protocol):
         Called after the commit, once for every stream that read from this source.
         """
 
-    def direct(self, read: Read) -> SplitReader | None:
+    def create_reader(self, request: ScanRequest) -> SplitReader | None:
         """Return a reader whose rows need no Spark expressions, or None.
 
         Called when the pipeline's frame is built, possibly several times. The schema must contain
-        the columns of `read` in Spark's types. If this returns None, `frame` is called instead.
+        the columns of `request` in Spark's types. If this returns None, `frame` is called instead.
         """
 
-    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
-        """Build the DataFrame of the stored columns, with _op and BAD_RECORD if there are any.
+    def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
+        """Build the DataFrame of the stored columns, with _op and MALFORMED_RECORD if needed.
 
         Called once when the pipeline's frame is built. The frame is executed for many epochs: the
-        splits must come from `builder(reader)`, which reads those of the current epoch.
+        splits must come from `builder.read_frame(reader)`, which reads those of the current epoch.
         """
 
-    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
+    def spark_read_frame(
+        self, spark: SparkSession, request: ScanRequest, input_range: InputRange
+    ) -> DataFrame:
         """Build the same DataFrame for a single range, with one of Spark's own readers.
 
-        Called once per epoch, only for ranges with `native`.
+        Called once per epoch, only for ranges with `spark_read`.
         """
 
 
@@ -221,7 +226,7 @@ class SourceConnector(Protocol):
 
 
 @dataclass(frozen=True)
-class StreamRows:
+class StreamSchema:
     """The columns of a stream without _op, and how its rows replace each other."""
 
     # Names and Spark types.
@@ -235,18 +240,17 @@ class StreamRows:
 
 @dataclass(frozen=True)
 class SinkContext:
-    """What a sink is opened with: its declaration, its folder and the rows that it will get."""
+    """The arguments for opening a sink."""
 
     sink: Sink
-    # The URI of the stream's folder in the data directory.
-    data: str
-    # Identifies the output of this stream. It never changes, and starting over creates a new one.
-    pipeline: str
-    # Shows the rows of an epoch in the terminal: stream, epoch, table.
-    show: Callable[[str, int, Any], None]
+    # The stream's folder in the data directory.
+    data_uri: str
+    # The id of the stream in manifests. A stream that starts over gets a new id.
+    stream_id: str
+    show: ConsoleCallback
     # The columns that the sink is given, with Spark's type names, including _op.
-    columns: Columns = ()
-    rows: StreamRows | None = None
+    columns: ColumnTypes = ()
+    schema: StreamSchema | None = None
     # Returns the manifests that the pipeline can be restored to.
     restorable: Callable[[], Sequence[Manifest]] = tuple
 
@@ -261,39 +265,43 @@ class EpochId:
     @property
     def stamp(self) -> str:
         """The epoch as text that sorts like the epochs. Names of staged files begin with it."""
-        return f"{self.generation:03d}-{self.epoch:012d}"
+        return epoch_stamp(self.generation, self.epoch)
 
 
 @dataclass(frozen=True)
 class CommittedState:
-    """What the newest manifest contains about a sink when the sink is opened."""
+    """The state of a sink in the newest manifest when the sink is opened."""
 
     # The last committed epoch of the pipeline; None before the first one.
     last: EpochId | None
     committables: Sequence[Committable] = ()
     # The epoch that staged the committables; `last` if it is None.
-    staged: EpochId | None = None
+    staged_epoch: EpochId | None = None
     # The epoch ranges that led to `last`; all epochs of its generation if it is empty.
     lineage: Sequence[EpochRange] = ()
     # Rows of generations before this one may stay in the target.
     keep_before_generation: int = 0
 
     @classmethod
-    def by(cls, manifest: Manifest, sink: str) -> CommittedState:
+    def from_manifest(cls, manifest: Manifest, sink: str) -> CommittedState:
         """Extract the state of a sink from a manifest."""
         last = EpochId(manifest.generation, manifest.epoch) if manifest.epoch >= 0 else None
         state = manifest.sinks.get(sink)
         if state is None or state.epoch < 0:
             return cls(last, (), None, manifest.lineage, manifest.keep_before_generation)
-        staged = EpochId(state.generation, state.epoch)
+        staged_epoch = EpochId(state.generation, state.epoch)
         return cls(
-            last, state.committables, staged, manifest.lineage, manifest.keep_before_generation
+            last,
+            state.committables,
+            staged_epoch,
+            manifest.lineage,
+            manifest.keep_before_generation,
         )
 
     @property
     def committables_epoch(self) -> EpochId | None:
         """The epoch that staged the committables."""
-        return self.staged or self.last
+        return self.staged_epoch or self.last
 
     def contains(self, epoch: EpochId) -> bool:
         """Return whether rows of this epoch in the target belong to the current pipeline."""
@@ -305,7 +313,7 @@ class CommittedState:
         return any(epoch_range.contains(epoch.generation, epoch.epoch) for epoch_range in lineage)
 
     @property
-    def gaps(self) -> list[tuple[int, int]]:
+    def rolled_back_ranges(self) -> list[tuple[int, int]]:
         """Where the pipeline was restored: the last epoch before and the first one after."""
         pairs = zip(self.lineage, self.lineage[1:], strict=False)
         return [(before.last, after.first) for before, after in pairs]
@@ -376,13 +384,13 @@ class SinkConnector(Protocol):
 
 @dataclass(frozen=True)
 class LookupContext:
-    """What a lookup table is opened with."""
+    """The arguments for opening a lookup table."""
 
     table: LookupTable
-    # URIs: the table's folder in the data directory, and a folder of this pipeline for files that
-    # tasks read.
-    data: str
-    scratch: str
+    # The table's folder in the data directory, and a folder of this pipeline for files that tasks
+    # read.
+    data_uri: str
+    scratch_uri: str
 
 
 class LookupReader(Protocol):
@@ -412,7 +420,7 @@ class LookupConnector(Protocol):
         is when they query it.
         """
 
-    def reader(
+    def reader_factory(
         self, columns: Sequence[tuple[str, str]], keys: Sequence[str]
     ) -> LookupReaderFactory:
         """Return the factory of readers that return `columns` for values of the columns `keys`.
@@ -442,10 +450,21 @@ class SinkFactory(Protocol):
     def __call__(self, context: SinkContext) -> SinkConnector: ...
 
 
-# ---- Helpers for sinks.
+# ---- Helpers for sources and sinks.
 
 
-def sink_ahead_error(message: str, ways_out: str, last: EpochId | None) -> TidegateError:
+def balance_splits(splits: Iterable[tuple[int, Split]], tasks: int) -> list[list[Split]]:
+    """Distribute splits, given with their sizes, so that all tasks read about the same."""
+    balanced: list[list[Split]] = [[] for _ in range(tasks)]
+    loads = [0] * tasks
+    for size, split in sorted(splits, key=lambda item: -item[0]):
+        least = loads.index(min(loads))
+        balanced[least].append(split)
+        loads[least] += size
+    return balanced
+
+
+def sink_ahead_error(message: str, remedies: str, last: EpochId | None) -> TidegateError:
     """Return the error for a sink that has rows which the pipeline does not know about.
 
     If the pipeline has committed an epoch, the hint also offers to keep these rows.
@@ -457,7 +476,7 @@ def sink_ahead_error(message: str, ways_out: str, last: EpochId | None) -> Tideg
             f"; or leave them there: RESTORE FROM CHECKPOINT {last.epoch} WITH (sinks = 'keep'); "
             "(rows that are read again will then be duplicated)"
         )
-    return RunError("TG-525", f"{message}{at}", hint=f"{ways_out}{leave}.")
+    return RunError("TG-525", f"{message}{at}", hint=f"{remedies}{leave}.")
 
 
 def sweep_staged(store: Store, folder: str, committed: CommittedState) -> None:

@@ -16,7 +16,7 @@ from tidegate.types import ChangelogKind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_POSITION = "_tg_at"
+_POSITION = "_tg_position"
 _ADDS = "('+I', '+U')"
 
 

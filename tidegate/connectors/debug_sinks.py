@@ -63,7 +63,7 @@ class ConsoleSink:
         total = sum(committable["total"] for committable in committables)
         rows = pa.concat_tables(parts).slice(0, self.context.sink.options["rows"])
         shown = rows.replace_schema_metadata({TOTAL_ROWS: str(total)})
-        self.context.show(self.context.sink.source, epoch.epoch, shown)
+        self.context.show(self.context.sink.stream, epoch.epoch, shown)
 
 
 def open_console(context: SinkContext) -> ConsoleSink:

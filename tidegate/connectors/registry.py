@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidegate.catalog.connector import Connectors
-from tidegate.connectors import debug_sinks as blackhole
-from tidegate.connectors import debug_sinks as console
-from tidegate.connectors import view
+from tidegate.connectors import debug_sinks, view
 from tidegate.connectors.base import (
     LookupConnector,
     LookupContext,
@@ -23,23 +21,23 @@ from tidegate.connectors.base import (
     SourceContext,
     SourceFactory,
 )
-from tidegate.connectors.delta import options as delta
-from tidegate.connectors.files import spec as files
+from tidegate.connectors.delta import options as delta_options
+from tidegate.connectors.files import spec as files_spec
 from tidegate.connectors.generator import generator
-from tidegate.connectors.generator import options as generator_spec
-from tidegate.connectors.kafka import spec as kafka
+from tidegate.connectors.generator import options as generator_options
+from tidegate.connectors.kafka import spec as kafka_spec
 from tidegate.connectors.memory import connector as memory
-from tidegate.connectors.postgres import spec as postgres
+from tidegate.connectors.postgres import spec as postgres_spec
 
 _ALL = (
-    files.SPEC,
+    files_spec.SPEC,
     memory.SPEC,
-    generator_spec.SPEC,
-    console.CONSOLE,
-    blackhole.BLACKHOLE,
-    kafka.SPEC,
-    postgres.SPEC,
-    delta.SPEC,
+    generator_options.SPEC,
+    debug_sinks.CONSOLE,
+    debug_sinks.BLACKHOLE,
+    kafka_spec.SPEC,
+    postgres_spec.SPEC,
+    delta_options.SPEC,
 )
 
 CONNECTORS: Connectors = {spec.name: spec for spec in _ALL}
@@ -123,8 +121,8 @@ SOURCES: Mapping[str, SourceFactory] = {
 SINKS: Mapping[str, SinkFactory] = {
     "files": _files_sink,
     "memory": memory.open_sink,
-    "console": console.open_console,
-    "blackhole": blackhole.open_blackhole,
+    "console": debug_sinks.open_console,
+    "blackhole": debug_sinks.open_blackhole,
     "kafka": _kafka_sink,
     "postgres": _postgres_sink,
     "delta": _delta_sink,

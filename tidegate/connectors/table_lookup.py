@@ -67,7 +67,7 @@ class TableLookup:
     def __init__(self, context: LookupContext, content: TableContent) -> None:
         self.table = context.table
         self.content = content
-        self.scratch = open_store(context.scratch)
+        self.scratch = open_store(context.scratch_uri)
         # Files of earlier runs are not used again.
         self.scratch.delete_all("")
         self._version: Any = None
@@ -84,7 +84,9 @@ class TableLookup:
             self._files, self._version = [name], version
         return self._files[-1]
 
-    def reader(self, columns: Sequence[tuple[str, str]], keys: Sequence[str]) -> TableReaderFactory:
+    def reader_factory(
+        self, columns: Sequence[tuple[str, str]], keys: Sequence[str]
+    ) -> TableReaderFactory:
         names = tuple(name for name, _ in columns)
         return TableReaderFactory(self.scratch.uri, names, tuple(keys))
 

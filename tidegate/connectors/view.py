@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 FOLDER, STAGED = "view", "staged"
-_SCHEMA_FILE = "about.json"
+_SCHEMA_FILE = "schema.json"
 _SUFFIX = ".arrow"
 # Metadata key: the number of rows that the stream emitted, before compaction.
 _ROWS_EMITTED = b"tidegate.rows"
@@ -59,7 +59,7 @@ class ViewSchema:
         columns = tuple((str(name), str(kind)) for name, kind in stored["columns"])
         return cls(ChangelogKind(stored["kind"]), tuple(stored["key"]), columns)
 
-    def canonical_form(self, query: str) -> str:
+    def definition_hash(self, query: str) -> str:
         """Return a hash that differs between views of different queries or columns."""
         text = json.dumps([self.to_json(), query], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -86,15 +86,16 @@ class ChangeFile:
     def file(self) -> str:
         return f"{self.first:012d}-{self.last:012d}-{self.epochs}{_SUFFIX}"
 
-    def holds(self, epoch: int) -> bool:
+    def contains(self, epoch: int) -> bool:
         return self.first <= epoch <= self.last
 
-    def covers(self, other: ChangeFile) -> bool:
+    def replaces(self, other: ChangeFile) -> bool:
+        """Return whether the other file was compacted into this one."""
         return self != other and self.first <= other.first and other.last <= self.last
 
-    def is_undone(self, gaps: Iterable[tuple[int, int]]) -> bool:
+    def is_undone(self, ranges: Iterable[tuple[int, int]]) -> bool:
         """Return whether a restore has undone these epochs."""
-        return any(before < self.first and self.last < after for before, after in gaps)
+        return any(before < self.first and self.last < after for before, after in ranges)
 
 
 def list_change_files(store: Store) -> list[ChangeFile]:
@@ -104,7 +105,7 @@ def list_change_files(store: Store) -> list[ChangeFile]:
         name = item.name
         if "/" not in name and name.endswith(_SUFFIX):
             files.append(ChangeFile(*map(int, name.removesuffix(_SUFFIX).split("-"))))
-    return sorted(file for file in files if not any(other.covers(file) for other in files))
+    return sorted(file for file in files if not any(other.replaces(file) for other in files))
 
 
 def superseded_files(store: Store) -> list[str]:
@@ -201,8 +202,8 @@ class ViewSink:
     def __init__(self, context: SinkContext) -> None:
         self.context = context
         self.schema = context.sink.options["schema"]
-        self.folders = open_store(context.data).child(FOLDER)
-        self.store = self.folders.child(context.pipeline)
+        self.folders = open_store(context.data_uri).child(FOLDER)
+        self.store = self.folders.child(context.stream_id)
         self._files: list[ChangeFile] = []
         self._uncompacted = 0
 
@@ -223,19 +224,21 @@ class ViewSink:
         if split:
             raise RunError(
                 "TG-605",
-                f"the view {self.context.sink.source} cannot be restored to epoch {last}: its rows "
+                f"the view {self.context.sink.stream} cannot be restored to epoch {last}: its rows "
                 f"of epochs {split[0].first} to {split[0].last} have been compacted",
                 hint="start the stream over: run once with --on-change restart.",
             )
-        undone = [f for f in self._files if f.first > last or f.is_undone(committed.gaps)]
+        undone = [
+            f for f in self._files if f.first > last or f.is_undone(committed.rolled_back_ranges)
+        ]
         self.store.delete(item.file for item in undone)
         self._files = [item for item in self._files if item not in undone]
 
     def _remove_unreferenced_folders(self) -> None:
         """Delete folders of earlier runs of the stream that no restore can bring back."""
-        stream = self.context.sink.source.lower()
+        stream = self.context.sink.stream.lower()
         states = [m.streams.get(stream) for m in self.context.restorable()]
-        referenced = {self.context.pipeline, *(state.id for state in states if state is not None)}
+        referenced = {self.context.stream_id, *(state.id for state in states if state is not None)}
         stored = {item.name.partition("/")[0] for item in self.folders.list()}
         for folder in stored - referenced:
             self.folders.delete_all(folder)
@@ -250,7 +253,7 @@ class ViewSink:
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         names = [f"{STAGED}/{committable}" for committable in committables]
-        if names and not any(item.holds(epoch.epoch) for item in self._files):
+        if names and not any(item.contains(epoch.epoch) for item in self._files):
             self._add(ChangeFile(epoch.epoch, epoch.epoch), names)
             self._compact()
         self.store.delete(names)

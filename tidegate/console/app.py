@@ -191,7 +191,7 @@ class _Endpoints:
     async def monitoring(self, request: Request) -> Response:
         """Answer /metrics, /health and /ready."""
         source = StatusSource(
-            self.provider.statuses, self.provider.epoch_sums, tidegate.__version__
+            self.provider.statuses, self.provider.epoch_totals, tidegate.__version__
         )
         response = respond(source, request.url.path, request.headers.get("accept", ""))
         return Response(

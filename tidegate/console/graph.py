@@ -55,20 +55,20 @@ class StreamGraph:
 def graph_of(catalog: Catalog) -> StreamGraph:
     """Build the graph of a catalog."""
     graph = StreamGraph()
-    for source in catalog.of(Source):
+    for source in catalog.of_type(Source):
         graph.add(GraphNode(_id("source", source.name), "source", source.name, source.connector))
-    for table in catalog.of(LookupTable):
+    for table in catalog.of_type(LookupTable):
         graph.add(GraphNode(_id("lookup", table.name), "lookup", table.name, table.connector))
-    for stream in catalog.of(Stream):
+    for stream in catalog.of_type(Stream):
         detail = "materialized view" if stream.materialized else ""
         node = GraphNode(_id("stream", stream.name), "stream", stream.name, detail, stream.name)
         for upstream in _upstream_nodes(graph, stream.plan, stream.name):
             graph.connect(upstream, node.id)
         graph.add(node)
-    for side in catalog.of(SideStream):
+    for side in catalog.of_type(SideStream):
         _add_side_stream(graph, catalog, side)
-    for sink in catalog.of(Sink):
-        _add_sink(graph, sink.name, sink.connector, sink.source)
+    for sink in catalog.of_type(Sink):
+        _add_sink(graph, sink.name, sink.connector, sink.stream)
     return graph
 
 
@@ -96,7 +96,7 @@ def _upstream_nodes(graph: StreamGraph, node: n.Node, stream: str) -> list[str]:
 
 def _add_side_stream(graph: StreamGraph, catalog: Catalog, side: SideStream) -> None:
     kind = "source" if isinstance(catalog.get(side.parent), Source) else "stream"
-    node = GraphNode(_id("stream", side.name), "stream", side.name, side.holds.value, side.name)
+    node = GraphNode(_id("stream", side.name), "stream", side.name, side.side_kind.value, side.name)
     graph.connect(_id(kind, side.parent), graph.add(node))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from tidegate.console.providers import ConsoleProvider
 from tidegate.errors import TidegateError
 from tidegate.observe.status import OperatorStatus, StreamStatus
-from tidegate.observe.timeline import EpochTimes
+from tidegate.observe.timeline import EpochDurations
 
 _INTERVAL_SECONDS = 1.0
 # Ten minutes of samples.
@@ -175,7 +175,7 @@ def _operator_json(operator: OperatorStatus) -> Json:
     }
 
 
-def epoch_json(times: EpochTimes) -> Json:
+def epoch_json(times: EpochDurations) -> Json:
     """Return an epoch as JSON; `seconds` is None if the durations of its steps are unknown."""
     return {
         "pipeline": times.pipeline,

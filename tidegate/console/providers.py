@@ -1,7 +1,7 @@
 """The data that the console shows, and its actions.
 
-`ConsoleProvider` is the contract. `RunningSession` implements it for a session of this process,
-`StoredDirectory` for a data directory that another process may be using.
+`ConsoleProvider` is the contract. `SessionProvider` implements it for a session of this process,
+`DirectoryProvider` for a data directory that another process may be using.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tidegate.connectors.registry import CONNECTORS
 from tidegate.console.graph import StreamGraph, graph_of, graph_of_manifests
 from tidegate.errors import RunError, did_you_mean
 from tidegate.observe.status import Rate, State, StreamStatus
-from tidegate.observe.timeline import RETAINED_EPOCHS, EpochSums, EpochTimes
+from tidegate.observe.timeline import RETAINED_EPOCHS, EpochDurations, EpochTotals
 from tidegate.physical.explain import explain
 from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.queries.engine import last_rows
-from tidegate.queries.snapshot import stored_readable
+from tidegate.queries.snapshot import load_stored_tables
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.status import StreamCounters
 from tidegate.runtime.supervisor import supports_rollback
@@ -66,10 +66,10 @@ class ConsoleProvider(Protocol):
     def statuses(self) -> tuple[StreamStatus, ...]:
         """Return the current status of every stream."""
 
-    def epochs(self) -> list[EpochTimes]:
+    def epochs(self) -> list[EpochDurations]:
         """Return the recent epochs of all pipelines; the numbers of a pipeline ascend."""
 
-    def epoch_sums(self) -> list[EpochSums]:
+    def epoch_totals(self) -> list[EpochTotals]:
         """Return the totals of every pipeline, for metrics. Empty if not `live`."""
 
     def graph(self) -> StreamGraph:
@@ -97,7 +97,7 @@ class ConsoleProvider(Protocol):
 _PEEK_SECONDS = 5.0
 
 
-class RunningSession:
+class SessionProvider:
     """Provides the data of a session. Peeks, checkpoints and restores run one at a time."""
 
     live = True
@@ -110,11 +110,11 @@ class RunningSession:
     def statuses(self) -> tuple[StreamStatus, ...]:
         return self._session.status()
 
-    def epochs(self) -> list[EpochTimes]:
+    def epochs(self) -> list[EpochDurations]:
         return [epoch for timeline in self._session.timelines() for epoch in timeline.epochs()]
 
-    def epoch_sums(self) -> list[EpochSums]:
-        return [timeline.sums() for timeline in self._session.timelines()]
+    def epoch_totals(self) -> list[EpochTotals]:
+        return [timeline.totals() for timeline in self._session.timelines()]
 
     def graph(self) -> StreamGraph:
         return graph_of(self._session.catalog)
@@ -149,7 +149,7 @@ class RunningSession:
 # ---- A data directory
 
 
-class StoredDirectory:
+class DirectoryProvider:
     """Provides what the manifests of a data directory contain.
 
     Reading takes no lock, so another process may be using the directory. Creating and restoring a
@@ -164,7 +164,7 @@ class StoredDirectory:
         # By pipeline: its newest manifest, and when that was read.
         self._newest: dict[str, Manifest] = {}
         self._read_s: dict[str, float] = {}
-        self._epochs: deque[EpochTimes] = deque(maxlen=RETAINED_EPOCHS)
+        self._epochs: deque[EpochDurations] = deque(maxlen=RETAINED_EPOCHS)
         # By stream: the rates of rows in and rows out.
         self._rates: dict[str, tuple[Rate, Rate]] = {}
         self._lock = threading.Lock()
@@ -180,11 +180,11 @@ class StoredDirectory:
                 for name in manifest.streams
             )
 
-    def epochs(self) -> list[EpochTimes]:
+    def epochs(self) -> list[EpochDurations]:
         with self._lock:
             return list(self._epochs)
 
-    def epoch_sums(self) -> list[EpochSums]:
+    def epoch_totals(self) -> list[EpochTotals]:
         return []
 
     def _read_manifests(self) -> None:
@@ -211,7 +211,7 @@ class StoredDirectory:
             rate_out.add(rows_out, seconds)
             total_in, total_out = total_in + rows_in, total_out + rows_out
         started_at = manifest.now_us / 1_000_000
-        epoch = EpochTimes(pipeline, manifest.epoch, started_at, (), total_in, total_out)
+        epoch = EpochDurations(pipeline, manifest.epoch, started_at, (), total_in, total_out)
         self._epochs.append(epoch)
 
     def _status(self, manifest: Manifest, name: str) -> StreamStatus:
@@ -266,7 +266,7 @@ class StoredDirectory:
         return ObjectDescription(declared.name, declared.create_sql(), plan)
 
     def peek(self, stream: str, rows: int) -> QueryResult:
-        stored_rows = stored_readable(self.directory).get(stream.lower())
+        stored_rows = load_stored_tables(self.directory).get(stream.lower())
         if stored_rows is None:
             raise RunError(
                 "TG-802",

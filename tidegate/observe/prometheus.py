@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
-from tidegate.observe.timeline import BUCKETS, EpochSums
+from tidegate.observe.timeline import BUCKETS, EpochTotals
 
 Family = CounterMetricFamily | GaugeMetricFamily
 # Label values and a value, which is None if it is unknown.
@@ -47,7 +47,12 @@ STREAM_METRICS = (
     StreamMetric(_COUNTER, "rows_in", "Rows read.", lambda s: s.rows_in),
     StreamMetric(_COUNTER, "rows_out", "Rows emitted to sinks.", lambda s: s.rows_out),
     StreamMetric(_COUNTER, "late_rows", "Rows behind the watermark.", lambda s: s.late_rows),
-    StreamMetric(_COUNTER, "dead_letters", "Malformed records.", lambda s: s.dead_letters),
+    StreamMetric(
+        _COUNTER,
+        "dead_letters",
+        "Malformed records, and rows on which an expression failed.",
+        lambda s: s.dead_letters,
+    ),
     StreamMetric(
         _COUNTER, "lost_records", "Records deleted before they were read.", lambda s: s.lost
     ),
@@ -97,7 +102,7 @@ class StatusCollector(Collector):
     """Turns a snapshot of statuses into metric families."""
 
     statuses: Sequence[StreamStatus]
-    sums: Sequence[EpochSums]
+    totals: Sequence[EpochTotals]
     version: str
 
     def collect(self) -> Iterator[Metric]:
@@ -131,18 +136,18 @@ class StatusCollector(Collector):
         yield from self._epoch_families()
 
     def _epoch_families(self) -> Iterator[Metric]:
-        last: list[Sample] = [([item.pipeline], item.last_started_at) for item in self.sums]
+        last: list[Sample] = [([item.pipeline], item.last_started_at) for item in self.totals]
         name, help_text = "last_epoch_timestamp_seconds", "Start of the last epoch as Unix time."
         yield _family(_GAUGE, name, help_text, ["pipeline"], last)
         steps: list[Sample] = [
-            ([item.pipeline, step], seconds) for item in self.sums for step, seconds in item.steps
+            ([item.pipeline, step], seconds) for item in self.totals for step, seconds in item.steps
         ]
         name, help_text = "epoch_step_seconds", "Time spent in each step of epochs."
         yield _family(_COUNTER, name, help_text, ["pipeline", "step"], steps)
         durations = HistogramMetricFamily(
             "tidegate_epoch_seconds", "Duration of epochs.", labels=["pipeline"]
         )
-        for item in self.sums:
+        for item in self.totals:
             buckets = [(str(bound), n) for bound, n in zip(BUCKETS, item.buckets, strict=True)]
             durations.add_metric([item.pipeline], [*buckets, ("+Inf", item.epochs)], item.seconds)
         yield durations

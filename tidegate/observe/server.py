@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
-from tidegate.observe.timeline import EpochSums
+from tidegate.observe.timeline import EpochTotals
 
 # ---- Addresses and request headers
 
@@ -149,7 +149,7 @@ class StatusSource:
     """Provides the current status; the functions are called for every request."""
 
     statuses: Callable[[], tuple[StreamStatus, ...]]
-    epoch_sums: Callable[[], list[EpochSums]]
+    epoch_totals: Callable[[], list[EpochTotals]]
     version: str
 
 
@@ -177,7 +177,7 @@ def _metrics(source: StatusSource, accept: str) -> HttpResponse:
     # Importing prometheus_client takes about 50 ms: do it for the first scrape, not at startup.
     from tidegate.observe.prometheus import StatusCollector, exposition
 
-    collector = StatusCollector(source.statuses(), source.epoch_sums(), source.version)
+    collector = StatusCollector(source.statuses(), source.epoch_totals(), source.version)
     body, content_type = exposition(collector, accept)
     return HttpResponse(200, content_type, body)
 

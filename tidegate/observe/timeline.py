@@ -22,7 +22,7 @@ BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 @dataclass(frozen=True)
-class EpochTimes:
+class EpochDurations:
     """Durations of a committed epoch; `steps` is in the order of execution."""
 
     pipeline: str
@@ -40,7 +40,7 @@ class EpochTimes:
 
 
 @dataclass(frozen=True)
-class EpochSums:
+class EpochTotals:
     """Totals over all epochs of a pipeline since it was started."""
 
     pipeline: str
@@ -57,69 +57,69 @@ class EpochSums:
         return sum(seconds for _, seconds in self.steps)
 
 
-Listener = Callable[[EpochTimes], None]
+Listener = Callable[[EpochDurations], None]
 
 
 @dataclass
 class Timeline:
     """Recent epochs of one pipeline.
 
-    The pipeline's thread calls `begin`, `lap` and `end`. Other threads may call `epochs` and `sums`
-    at any time.
+    The pipeline's thread calls `begin`, `end_step` and `end`. Other threads may call `epochs` and
+    `totals` at any time.
     """
 
     pipeline: str
     listener: Listener | None = None
     clock: Callable[[], float] = time.monotonic
     _started_at: float = 0.0
-    _lap_started_s: float = 0.0
-    _laps: list[tuple[str, float]] = field(default_factory=list)
-    _epochs: deque[EpochTimes] = field(default_factory=lambda: deque(maxlen=RETAINED_EPOCHS))
-    _sums: EpochSums | None = None
+    _step_started_s: float = 0.0
+    _steps: list[tuple[str, float]] = field(default_factory=list)
+    _epochs: deque[EpochDurations] = field(default_factory=lambda: deque(maxlen=RETAINED_EPOCHS))
+    _totals: EpochTotals | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
         """Start to measure an epoch. Discards an epoch that was begun and not ended."""
-        self._started_at, self._lap_started_s, self._laps = time.time(), self.clock(), []
+        self._started_at, self._step_started_s, self._steps = time.time(), self.clock(), []
 
-    def lap(self, step: str) -> float:
+    def end_step(self, step: str) -> float:
         """Record the end of a step and return its duration in seconds."""
         now_s = self.clock()
-        seconds, self._lap_started_s = now_s - self._lap_started_s, now_s
-        self._laps.append((step, seconds))
+        seconds, self._step_started_s = now_s - self._step_started_s, now_s
+        self._steps.append((step, seconds))
         return seconds
 
     def end(self, epoch: int, rows_in: int, rows_out: int) -> None:
         """Add the epoch that has just been committed, and notify the listener."""
-        steps = tuple(self._laps)
-        times = EpochTimes(self.pipeline, epoch, self._started_at, steps, rows_in, rows_out)
+        steps = tuple(self._steps)
+        durations = EpochDurations(self.pipeline, epoch, self._started_at, steps, rows_in, rows_out)
         with self._lock:
-            self._epochs.append(times)
-            self._sums = _add(self._sums or EpochSums(self.pipeline), times)
+            self._epochs.append(durations)
+            self._totals = _add(self._totals or EpochTotals(self.pipeline), durations)
         if self.listener is not None:
             # An error in monitoring must not stop the pipeline.
             with suppress(Exception):
-                self.listener(times)
+                self.listener(durations)
 
-    def epochs(self) -> list[EpochTimes]:
+    def epochs(self) -> list[EpochDurations]:
         """Return the retained epochs, oldest first."""
         with self._lock:
             return list(self._epochs)
 
-    def sums(self) -> EpochSums:
+    def totals(self) -> EpochTotals:
         """Return the totals since the start."""
         with self._lock:
-            return self._sums or EpochSums(self.pipeline)
+            return self._totals or EpochTotals(self.pipeline)
 
 
-def _add(sums: EpochSums, times: EpochTimes) -> EpochSums:
-    steps = dict(sums.steps)
-    for step, seconds in times.steps:
+def _add(totals: EpochTotals, epoch: EpochDurations) -> EpochTotals:
+    steps = dict(totals.steps)
+    for step, seconds in epoch.steps:
         steps[step] = steps.get(step, 0.0) + seconds
-    first_bucket = bisect_left(BUCKETS, times.seconds)
-    buckets = (count + (index >= first_bucket) for index, count in enumerate(sums.buckets))
-    return EpochSums(
-        sums.pipeline, sums.epochs + 1, times.started_at, tuple(steps.items()), tuple(buckets)
+    first_bucket = bisect_left(BUCKETS, epoch.seconds)
+    buckets = (count + (index >= first_bucket) for index, count in enumerate(totals.buckets))
+    return EpochTotals(
+        totals.pipeline, totals.epochs + 1, epoch.started_at, tuple(steps.items()), tuple(buckets)
     )
 
 
@@ -131,7 +131,7 @@ def span_listener() -> Listener | None:
     return export_spans if find_spec("opentelemetry") is not None else None
 
 
-def export_spans(times: EpochTimes, provider: TracerProvider | None = None) -> None:
+def export_spans(durations: EpochDurations, provider: TracerProvider | None = None) -> None:
     """Create a span for the epoch with a child span for each step.
 
     Uses the tracer provider of the process unless `provider` is given.
@@ -139,16 +139,16 @@ def export_spans(times: EpochTimes, provider: TracerProvider | None = None) -> N
     from opentelemetry import trace
 
     tracer = trace.get_tracer("tidegate", tracer_provider=provider)
-    time_ns = _nanoseconds(times.started_at)
+    time_ns = _nanoseconds(durations.started_at)
     attributes: dict[str, str | int] = {
-        "tidegate.pipeline": times.pipeline,
-        "tidegate.epoch": times.epoch,
-        "tidegate.rows_in": times.rows_in,
-        "tidegate.rows_out": times.rows_out,
+        "tidegate.pipeline": durations.pipeline,
+        "tidegate.epoch": durations.epoch,
+        "tidegate.rows_in": durations.rows_in,
+        "tidegate.rows_out": durations.rows_out,
     }
     epoch_span = tracer.start_span("epoch", start_time=time_ns, attributes=attributes)
     context = trace.set_span_in_context(epoch_span)
-    for step, seconds in times.steps:
+    for step, seconds in durations.steps:
         step_span = tracer.start_span(step, context=context, start_time=time_ns)
         time_ns += _nanoseconds(seconds)
         step_span.end(end_time=time_ns)

@@ -131,7 +131,7 @@ def _stream_reference(node: n.Node) -> str:
 
 def _side(node: n.Node) -> str:
     assert isinstance(node, n.SideScan)
-    return f"Stream {node.side.name} [{node.side.holds.value} of {node.side.parent}]"
+    return f"Stream {node.side.name} [{node.side.side_kind.value} of {node.side.parent}]"
 
 
 def _explode(node: n.Node) -> str:

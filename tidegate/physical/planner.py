@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Column, LookupTable, SideStream
-from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, OP, ORIGIN, SELECTED
+from tidegate.columns import CONTROL, EVENT_TIME, MALFORMED_EVENT_TIME, OP, ORIGIN, SELECTED
 from tidegate.errors import RunError
 from tidegate.operators.operator import Limits, Operator
 from tidegate.operators.vectorized import VectorStage
@@ -135,7 +135,7 @@ class ScanPlan:
         return (
             time
             if bad is None
-            else f"CASE WHEN {bad} THEN {INVALID_TIME + 1}L - 1L ELSE {time} END"
+            else f"CASE WHEN {bad} THEN {MALFORMED_EVENT_TIME + 1}L - 1L ELSE {time} END"
         )
 
     @property

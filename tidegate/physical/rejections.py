@@ -114,7 +114,7 @@ def _unattributable_failures(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]
 def _dead_letter_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     """Reject readers of the dead letters of a stream."""
     for scan in all_scans(stage):
-        if isinstance(scan, n.SideScan) and scan.side.holds is SideKind.FAILED_ROWS:
+        if isinstance(scan, n.SideScan) and scan.side.side_kind is SideKind.FAILED_ROWS:
             yield (
                 scan,
                 Rejection(

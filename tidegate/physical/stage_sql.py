@@ -19,10 +19,10 @@ from tidegate.columns import (
     ARRIVAL_FILE,
     ARRIVAL_ROW,
     CONTROL,
+    DEAD_LETTER,
+    DEAD_LETTER_FIELDS,
     EVENT_TIME,
-    INVALID_TIME,
-    LETTER,
-    LETTER_COLUMNS,
+    MALFORMED_EVENT_TIME,
     NOW,
     OP,
     ORIGIN,
@@ -349,9 +349,9 @@ class FailureGuard:
             f"{quote_identifier(item.id)} AS {quote_identifier(item.name)}" for item in node.fields
         )
         row = f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
-        fields = zip((string_literal(self.stream), _FAILED, row), LETTER_COLUMNS, strict=True)
+        fields = zip((string_literal(self.stream), _FAILED, row), DEAD_LETTER_FIELDS, strict=True)
         letter = ", ".join(f"{sql} AS {name}" for sql, name in fields)
-        return f"CAST(concat('{LETTER}', to_json(struct({letter}))) AS BINARY)"
+        return f"CAST(concat('{DEAD_LETTER}', to_json(struct({letter}))) AS BINARY)"
 
 
 def _in_words(sql: str, node: n.Node) -> str:
@@ -589,7 +589,7 @@ class PortSchema:
         # Malformed records are counted separately from rows that were filtered out.
         groups = [
             *passed_columns,
-            f"{EVENT_TIME} <=> {INVALID_TIME + 1}L - 1L",
+            f"{EVENT_TIME} <=> {MALFORMED_EVENT_TIME + 1}L - 1L",
             *(sql for _, sql in by),
         ]
         return f"SELECT {', '.join(columns)} FROM ({input_sql}) GROUP BY {', '.join(groups)}"

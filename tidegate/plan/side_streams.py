@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.catalog.declare import FAILED_COLUMNS, LATE_COLUMNS
+from tidegate.catalog.declare import FAILED_ROW_COLUMNS, LATE_COLUMNS
 from tidegate.catalog.objects import Column, SideKind, SideStream, Stream
 from tidegate.catalog.options import Options
 from tidegate.plan import nodes as n
@@ -120,7 +120,7 @@ def _dead_letter_streams(stream: Stream) -> list[SideStream]:
             Options({}, {}, set()),
             stream.statement,
             stream.script,
-            FAILED_COLUMNS,
+            FAILED_ROW_COLUMNS,
             stream.name,
             SideKind.FAILED_ROWS,
         )

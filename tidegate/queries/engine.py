@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidegate.catalog.objects import Declared, LookupTable, Sink, tables_in
 from tidegate.errors import Location, RunError, did_you_mean
 from tidegate.observe.status import html_table
-from tidegate.queries.snapshot import Readable, snapshot
+from tidegate.queries.snapshot import StoredTable, snapshot
 from tidegate.runtime.directory import DataDirectory
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _table_names(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
         raise
 
 
-def answer(sql: str, tables: Mapping[str, pa.Table], file: str | None = None) -> pa.Table:
+def run_sql(sql: str, tables: Mapping[str, pa.Table], file: str | None = None) -> pa.Table:
     """Run a query over tables by name."""
     import duckdb
 
@@ -209,9 +209,9 @@ class QueryResult:
 ExplainMissing = Callable[[str], tuple[str, str] | None]
 
 
-def ask(
+def run_query(
     directory: DataDirectory,
-    streams: Mapping[str, Readable],
+    streams: Mapping[str, StoredTable],
     sql: str,
     file: str | None = None,
     explain_missing: ExplainMissing = lambda name: None,
@@ -225,14 +225,14 @@ def ask(
     sources = {name: streams[name.lower()] for name in names}
     current = snapshot(directory, list(dict.fromkeys(sources.values())))
     tables = {name: current.tables[item.name] for name, item in sources.items()}
-    return QueryResult(answer(sql, tables, file), current.epochs)
+    return QueryResult(run_sql(sql, tables, file), current.epochs)
 
 
 def _unknown(
     name: str,
     sql: str,
     file: str | None,
-    streams: Mapping[str, Readable],
+    streams: Mapping[str, StoredTable],
     explain_missing: ExplainMissing,
 ) -> RunError:
     at = re.search(rf"\b{re.escape(name)}\b", sql)
@@ -251,7 +251,7 @@ def explain_not_stored(declared: Declared) -> tuple[str, str]:
         return (
             f"{name} is a sink with the connector {declared.connector}; only memory sinks store "
             "rows for queries",
-            f"CREATE MATERIALIZED VIEW {declared.source}_now AS SELECT * FROM {declared.source};",
+            f"CREATE MATERIALIZED VIEW {declared.stream}_now AS SELECT * FROM {declared.stream};",
         )
     if isinstance(declared, LookupTable):
         return f"{name} is a {kind}: its rows are in another system", "query that system."
@@ -262,7 +262,7 @@ def explain_not_stored(declared: Declared) -> tuple[str, str]:
     )
 
 
-def last_rows(directory: DataDirectory, item: Readable, rows: int) -> QueryResult:
+def last_rows(directory: DataDirectory, item: StoredTable, rows: int) -> QueryResult:
     """Return the latest stored rows of a stream."""
     current = snapshot(directory, [item])
     table = current.tables[item.name]

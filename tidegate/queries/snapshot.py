@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_FILE = "_readable.json"
+_FILE = "_tables.json"
 
 
 @dataclass(frozen=True)
-class Readable:
+class StoredTable:
     """A stream with stored rows, a materialized view or a memory sink, and where its rows are."""
 
     name: str
@@ -45,53 +45,56 @@ class Readable:
     stream: str
     sink: str
     connector: str
-    shape: ViewSchema
+    schema: ViewSchema
     # The kind of rows of a side stream; None for a stream with its own query.
-    holds: str | None = None
+    side_kind: str | None = None
 
     @property
     def is_view(self) -> bool:
         return self.connector == view.CONNECTOR
 
 
-def readable(catalog: Catalog, sinks: Iterable[Sink]) -> dict[str, Readable]:
+def stored_tables(catalog: Catalog, sinks: Iterable[Sink]) -> dict[str, StoredTable]:
     """Return the streams with stored rows by the lower-case names of streams and memory sinks.
 
     If a stream has both, the materialized view is used, because its rows do not expire.
     """
-    streams: dict[str, Readable] = {}
+    streams: dict[str, StoredTable] = {}
     for sink in sinks:
         item = None
         if sink.connector in (view.CONNECTOR, "memory"):
-            item = _readable_stream(catalog, sink)
+            item = _stored_table(catalog, sink)
         if item is None:
             continue
-        if not sink.implied:
+        if not sink.implicit:
             streams[sink.name.lower()] = item
-        if item.is_view or sink.source.lower() not in streams:
-            streams[sink.source.lower()] = item
+        if item.is_view or sink.stream.lower() not in streams:
+            streams[sink.stream.lower()] = item
     return streams
 
 
-def _readable_stream(catalog: Catalog, sink: Sink) -> Readable | None:
-    stream = catalog.get(sink.source)
+def _stored_table(catalog: Catalog, sink: Sink) -> StoredTable | None:
+    stream = catalog.get(sink.stream)
     if isinstance(stream, Stream):
-        shape, owner = view_schema(stream), stream.name
+        schema, owner = view_schema(stream), stream.name
     elif isinstance(stream, SideStream):
         columns = tuple((column.name, column.type or "VOID") for column in stream.columns)
-        shape = ViewSchema(ChangelogKind.APPEND, (), columns)
-        owner = stream.parent if stream.of_stream else stream.name
+        schema = ViewSchema(ChangelogKind.APPEND, (), columns)
+        owner = stream.parent if stream.is_from_stream else stream.name
     else:
         return None
     pipeline = pipeline_of(catalog.get(owner))
-    holds = stream.holds.value if isinstance(stream, SideStream) else None
-    return Readable(stream.name, pipeline, owner.lower(), sink.name, sink.connector, shape, holds)
+    side_kind = stream.side_kind.value if isinstance(stream, SideStream) else None
+    return StoredTable(
+        stream.name, pipeline, owner.lower(), sink.name, sink.connector, schema, side_kind
+    )
 
 
-def store_readable(directory: DataDirectory, streams: Mapping[str, Readable]) -> None:
+def save_stored_tables(directory: DataDirectory, streams: Mapping[str, StoredTable]) -> None:
     """Store in the data directory which streams can be queried, for other processes."""
     content = [
-        {"as": name, **vars(item), "shape": item.shape.to_json()} for name, item in streams.items()
+        {"table": name, **vars(item), "schema": item.schema.to_json()}
+        for name, item in streams.items()
     ]
     data = json.dumps(content, indent=1).encode()
     try:
@@ -102,22 +105,22 @@ def store_readable(directory: DataDirectory, streams: Mapping[str, Readable]) ->
         directory.store.put(_FILE, data, durable=False)
 
 
-def stored_readable(directory: DataDirectory) -> dict[str, Readable]:
+def load_stored_tables(directory: DataDirectory) -> dict[str, StoredTable]:
     """Load the streams that can be queried in a data directory, which another process may use."""
     try:
         content: list[dict[str, Any]] = json.loads(directory.store.get(_FILE))
     except NotFound:
         return {}
     return {
-        item.pop("as"): Readable(**{**item, "shape": ViewSchema.of_json(item["shape"])})
+        item.pop("table"): StoredTable(**{**item, "schema": ViewSchema.of_json(item["schema"])})
         for item in content
     }
 
 
-_TRIES = 20
+_MAX_ATTEMPTS = 20
 _PAUSE_SECONDS = 0.05
 # Attempts that wait for sinks to publish the committed epoch, before the previous one is read.
-_WAITING_TRIES = 4
+_WAITING_ATTEMPTS = 4
 
 
 class _Changed(Exception):
@@ -140,7 +143,7 @@ class _StoredChanges:
     rows_out: int
 
 
-def snapshot(directory: DataDirectory, streams: Sequence[Readable]) -> Snapshot:
+def snapshot(directory: DataDirectory, streams: Sequence[StoredTable]) -> Snapshot:
     """Read the current rows of streams."""
     tables: dict[str, pa.Table] = {}
     epochs: dict[str, int] = {}
@@ -154,14 +157,14 @@ def snapshot(directory: DataDirectory, streams: Sequence[Readable]) -> Snapshot:
 
 
 def _read_pipeline(
-    directory: DataDirectory, pipeline: str, streams: Sequence[Readable]
+    directory: DataDirectory, pipeline: str, streams: Sequence[StoredTable]
 ) -> tuple[dict[str, pa.Table], int | None]:
-    for attempt in range(_TRIES):
+    for attempt in range(_MAX_ATTEMPTS):
         try:
             manifest = _newest(Manifests(directory.pipeline(pipeline)))
             if manifest is None or manifest.epoch < 0:
-                return {item.name: item.shape.empty() for item in streams}, None
-            epoch = _published_epoch(directory, manifest, streams, wait=attempt < _WAITING_TRIES)
+                return {item.name: item.schema.empty() for item in streams}, None
+            epoch = _published_epoch(directory, manifest, streams, wait=attempt < _WAITING_ATTEMPTS)
             tables = {item.name: _table(directory, manifest, epoch, item) for item in streams}
             return tables, epoch
         except (_Changed, NotFound):
@@ -183,7 +186,7 @@ def _newest(manifests: Manifests) -> Manifest | None:
 
 
 def _published_epoch(
-    directory: DataDirectory, manifest: Manifest, streams: Sequence[Readable], wait: bool
+    directory: DataDirectory, manifest: Manifest, streams: Sequence[StoredTable], wait: bool
 ) -> int:
     """Return the last epoch that all sinks have published."""
     epoch = manifest.epoch
@@ -199,36 +202,36 @@ def _published_epoch(
 
 
 def _has_published(
-    directory: DataDirectory, manifest: Manifest, item: Readable, epoch: int
+    directory: DataDirectory, manifest: Manifest, item: StoredTable, epoch: int
 ) -> bool:
     store = directory.stream(item.name)
     if item.is_view:
         return any(
-            part.holds(epoch) for part in list_change_files(_view_store(store, manifest, item))
+            part.contains(epoch) for part in list_change_files(_view_store(store, manifest, item))
         )
     return epoch <= memory.last_expired(store) or store.exists(memory.epoch_file(epoch))
 
 
-def _view_store(store: Store, manifest: Manifest, item: Readable) -> Store:
+def _view_store(store: Store, manifest: Manifest, item: StoredTable) -> Store:
     state = manifest.streams.get(item.stream)
     return store.child(FOLDER).child(state.id if state is not None else "none")
 
 
-def _table(directory: DataDirectory, manifest: Manifest, epoch: int, item: Readable) -> pa.Table:
+def _table(directory: DataDirectory, manifest: Manifest, epoch: int, item: StoredTable) -> pa.Table:
     """Read the rows of a stream as of an epoch."""
     if item.stream not in manifest.streams:
-        return item.shape.empty()
+        return item.schema.empty()
     store = directory.stream(item.name)
     changes = (_read_view if item.is_view else _read_memory_sink)(store, manifest, epoch, item)
     if epoch == manifest.epoch:
         _require_all_rows(manifest, item, changes.rows_out)
-    return materialize(changes.table, item.shape.kind, item.shape.key)
+    return materialize(changes.table, item.schema.kind, item.schema.key)
 
 
-def _read_view(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _StoredChanges:
+def _read_view(store: Store, manifest: Manifest, epoch: int, item: StoredTable) -> _StoredChanges:
     files = _view_store(store, manifest, item)
-    rollbacks = _rollbacks(manifest)
-    parts = [part for part in list_change_files(files) if not part.is_undone(rollbacks)]
+    rolled_back = _rolled_back_ranges(manifest)
+    parts = [part for part in list_change_files(files) if not part.is_undone(rolled_back)]
     if any(part.first <= epoch < part.last for part in parts):
         raise _Changed
     parts = [part for part in parts if part.last <= epoch]
@@ -238,7 +241,7 @@ def _read_view(store: Store, manifest: Manifest, epoch: int, item: Readable) -> 
 
 
 def _read_memory_sink(
-    store: Store, manifest: Manifest, epoch: int, item: Readable
+    store: Store, manifest: Manifest, epoch: int, item: StoredTable
 ) -> _StoredChanges:
     expired = memory.last_expired(store)
     if expired >= 0:
@@ -249,27 +252,27 @@ def _read_memory_sink(
             hint=f"raise its retain_epochs; or keep all rows, without subscribers: CREATE "
             f"MATERIALIZED VIEW {item.name} AS …;",
         )
-    rollbacks = _rollbacks(manifest)
+    rolled_back = _rolled_back_ranges(manifest)
     epochs = [
         number
         for number in memory.stored_epochs(store)
-        if number <= epoch and not any(before < number < after for before, after in rollbacks)
+        if number <= epoch and not any(before < number < after for before, after in rolled_back)
     ]
     tables = {number: memory.read_table(store, memory.epoch_file(number)) for number in epochs}
     return _StoredChanges(_concat(item, tables), sum(table.num_rows for table in tables.values()))
 
 
-def _rollbacks(manifest: Manifest) -> list[tuple[int, int]]:
+def _rolled_back_ranges(manifest: Manifest) -> list[tuple[int, int]]:
     """Return for each restore the last epoch before it and the first epoch after it."""
     return [(before.last, after.first) for before, after in itertools.pairwise(manifest.lineage)]
 
 
-def _concat(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
+def _concat(item: StoredTable, tables: Mapping[int, pa.Table]) -> pa.Table:
     """Concatenate tables by first epoch; raise an error if the columns have changed."""
     import pyarrow as pa
 
     if not tables:
-        return item.shape.empty()
+        return item.schema.empty()
     newest = tables[max(tables)].schema.remove_metadata()
     for first, table in tables.items():
         if not table.schema.equals(newest):
@@ -283,11 +286,11 @@ def _concat(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
     return pa.concat_tables([table.replace_schema_metadata(None) for table in tables.values()])
 
 
-def _require_all_rows(manifest: Manifest, item: Readable, rows: int) -> None:
+def _require_all_rows(manifest: Manifest, item: StoredTable, rows: int) -> None:
     """Raise an error if the stored rows are incomplete."""
-    if item.holds == SideKind.FAILED_ROWS.value:
+    if item.side_kind == SideKind.FAILED_ROWS.value:
         expected = manifest.streams[item.stream].failed_rows
-    elif item.holds == SideKind.LATE_ROWS.value:
+    elif item.side_kind == SideKind.LATE_ROWS.value:
         operators = (o for o in manifest.operators.values() if o.stream == item.stream)
         expected = sum(int(operator.report.get("late_rows") or 0) for operator in operators)
     else:

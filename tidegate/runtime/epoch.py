@@ -77,7 +77,7 @@ class EpochPlan:
         return {
             key: input_range
             for key, input_range in self.ranges.items()
-            if input_range.native is not None
+            if input_range.spark_read is not None
         }
 
 
@@ -97,7 +97,7 @@ def plan_epoch(
         input_range = sources[source].plan_range(offset, tasks)
         if input_range is not None:
             ranges |= dict.fromkeys(group, input_range)
-    has_more = any(input_range.more for input_range in ranges.values())
+    has_more = any(input_range.has_more for input_range in ranges.values())
     return EpochPlan(ranges, until_end and not has_more, has_more, tasks, shared_inputs)
 
 

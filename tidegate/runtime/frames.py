@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.connectors.base import LookupConnector, Read, SinkConnector, SourceConnector
+from tidegate.connectors.base import LookupConnector, ScanRequest, SinkConnector, SourceConnector
 from tidegate.physical.operator_kind import node_calls_udf, stage_calls_udf
 from tidegate.physical.planner import InputPlan, LeafPlan, OperatorPlan, ScanPlan
 from tidegate.plan import nodes as n
@@ -311,12 +311,12 @@ class FrameCache:
             alike=epoch.shared_inputs,
         )
 
-    def _read_request(self, scan: ScanPlan) -> tuple[Source, Read]:
+    def _read_request(self, scan: ScanPlan) -> tuple[Source, ScanRequest]:
         source = self.source_of(scan)
         located = isinstance(scan.node, n.SideScan)
         names = {c.name for c in source.columns} if located else {f.name for f in scan.node.fields}
         decoding = self.vectors and self.decoding
-        return source, Read(stored_columns(source, names), scan.arrival, located, decoding)
+        return source, ScanRequest(stored_columns(source, names), scan.arrival, located, decoding)
 
 
 @dataclass(frozen=True)

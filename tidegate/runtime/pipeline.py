@@ -255,7 +255,7 @@ class Pipeline:
                 lineage=manifest.lineage,
                 keep_before_generation=manifest.keep_before_generation,
             )
-        return CommittedState.by(manifest, sink.name)
+        return CommittedState.from_manifest(manifest, sink.name)
 
     # The loop
 
@@ -288,7 +288,7 @@ class Pipeline:
             request = self._drain_requested
             self.timeline.begin()
             epoch = self._retry_storage(self._plan_epoch)
-            self._planning_s = self.timeline.lap("plan")
+            self._planning_s = self.timeline.end_step("plan")
             on_step(EpochStep.PLANNED)
             if epoch is not None:
                 with track_running_epoch(self.counters.values()):
@@ -376,7 +376,7 @@ class Pipeline:
         epoch_spec = build_epoch_spec(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
         epoch_spec = replace(epoch_spec, lookups=self.lookups.snapshot_versions(self.context.spark))
         report = self._run_with_retries(epoch, epoch_spec)
-        self.timeline.lap("run")
+        self.timeline.end_step("run")
         on_step(EpochStep.RAN)
         sinks = {name: (stream, sink) for name, (stream, sink, _) in self.sinks.items()}
         streams = self.streams.values()
@@ -385,10 +385,10 @@ class Pipeline:
         self._retry_storage(lambda: self.manifests.create(manifest, is_retry=next(attempts) > 0))
         self._retry_storage(self.context.require_lock)
         self._manifest = manifest
-        self.timeline.lap("commit")
+        self.timeline.end_step("commit")
         on_step(EpochStep.COMMITTED)
         self._publish(manifest)
-        self.timeline.lap("publish")
+        self.timeline.end_step("publish")
         on_step(EpochStep.PUBLISHED)
         self._finish_epoch(epoch, manifest, report, time.monotonic() - started)
 
@@ -480,7 +480,7 @@ class Pipeline:
             stream_report, ranges = report.stream(stream.name), epoch.ranges_of(stream.key)
             self.counters[stream.key].add(manifest, stream_report, seconds, ranges)
         self.timeline.end(manifest.epoch, *report.rows())
-        full_sizes = [r.size for r in epoch.ranges.values() if r.more and r.size]
+        full_sizes = [r.size for r in epoch.ranges.values() if r.has_more and r.size]
         if full_sizes:
             self.epoch_sizer.learn(max(full_sizes), seconds)
         self._frames.learn_reduction(report)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.connector import Columns
-from tidegate.catalog.declare import FAILED_COLUMNS, LATE_COLUMNS
+from tidegate.catalog.connector import ColumnTypes
+from tidegate.catalog.declare import FAILED_ROW_COLUMNS, LATE_COLUMNS
 from tidegate.catalog.objects import (
     DEFAULT_PIPELINE,
     Declared,
@@ -24,7 +24,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import OperatorState, SourceState
 from tidegate.columns import OP
 from tidegate.connectors import view
-from tidegate.connectors.base import LookupConnector, StreamRows
+from tidegate.connectors.base import LookupConnector, StreamSchema
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, DataDirectoryError, Location, TidegateError
 from tidegate.operators.operator import Limits
@@ -91,35 +91,35 @@ class PipelineStream:
 
     def side_stream(self, sink: Sink) -> SideStream | None:
         """Return the side stream that a sink consumes; None if it consumes the stream itself."""
-        if sink.source.lower() == self.key:
+        if sink.stream.lower() == self.key:
             return None
         sides = (side for side in (self.late_rows, self.dead_letters) if side is not None)
-        return next(side for side in sides if side.name.lower() == sink.source.lower())
+        return next(side for side in sides if side.name.lower() == sink.stream.lower())
 
     def side_kind(self, sink: Sink) -> SideKind | None:
         """Return the kind of the side stream that a sink consumes."""
         side = self.side_stream(sink)
-        return side.holds if side is not None else None
+        return side.side_kind if side is not None else None
 
-    def sink_rows(self, sink: Sink) -> StreamRows:
+    def sink_schema(self, sink: Sink) -> StreamSchema:
         """Describe the rows that a sink receives."""
         side = self.side_stream(sink)
         if side is not None:
-            return StreamRows(tuple((c.name, str(c.type)) for c in side.columns))
+            return StreamSchema(tuple((c.name, str(c.type)) for c in side.columns))
         node = self.plan.node
         columns = tuple((item.name, str(item.type)) for item in node.fields)
         nullable = frozenset(item.name for item in node.fields if item.nullable)
         if node.changelog is ChangelogKind.APPEND:
-            return StreamRows(columns, has_op=carries_op(node), nullable=nullable)
+            return StreamSchema(columns, has_op=carries_op(node), nullable=nullable)
         key = None if node.key is None else tuple(node.field(item).name for item in node.key)
-        return StreamRows(columns, node.changelog, key, carries_op(node), nullable)
+        return StreamSchema(columns, node.changelog, key, carries_op(node), nullable)
 
-    def sink_columns(self, sink: Sink) -> Columns:
+    def sink_columns(self, sink: Sink) -> ColumnTypes:
         """Return the columns that a sink receives, with Spark's names of the types."""
         plan = self.typed.plan
         kind = self.side_kind(sink)
         if kind is SideKind.FAILED_ROWS:
-            return tuple((item.name, str(item.type)) for item in FAILED_COLUMNS)
+            return tuple((item.name, str(item.type)) for item in FAILED_ROW_COLUMNS)
         if kind is SideKind.LATE_ROWS:
             late = [(item.name, str(item.type)) for item in late_stream(plan).columns]
             return (*late, *((item.name, str(item.type)) for item in LATE_COLUMNS))
@@ -170,7 +170,7 @@ class StreamPlanner:
         late_rows = self._side_stream(declared, SideKind.LATE_ROWS)
         typed = self._typed(declared)
         limits = Limits(self.settings["max_groups"], self.settings["max_state_bytes"])
-        consumed = {sink.source.lower() for sink in sinks}
+        consumed = {sink.stream.lower() for sink in sinks}
         keeps_late = late_rows_are_read or (
             late_rows is not None and late_rows.name.lower() in consumed
         )
@@ -192,7 +192,7 @@ class StreamPlanner:
         )
 
     def _side_stream(self, stream: Declared, kind: SideKind) -> SideStream | None:
-        sides = (side for side in self.catalog.of(SideStream) if side.holds is kind)
+        sides = (side for side in self.catalog.of_type(SideStream) if side.side_kind is kind)
         return next((side for side in sides if side.parent.lower() == stream.name.lower()), None)
 
     def _on_change(self, declared: Stream | SideStream) -> str:
@@ -201,7 +201,7 @@ class StreamPlanner:
 
     def _typed(self, declared: Stream | SideStream) -> TypedPlan:
         if isinstance(declared, Stream):
-            typed: TypedPlan = declared.typed
+            typed: TypedPlan = declared.typed_plan
             return typed
         from tidegate.spark.analysis import analyse_plan
 
@@ -224,7 +224,7 @@ class StreamPlanner:
     def _source_state(self, scan: ScanPlan) -> tuple[str, SourceState]:
         source = self.source_of(scan)
         spec = CONNECTORS[source.connector].source
-        names = spec.identity if spec is not None else ()
+        names = spec.identity_options if spec is not None else ()
         options = {name: str(source.options[name]) for name in names}
         return source.name.lower(), SourceState(source.connector, options)
 

@@ -230,12 +230,14 @@ def view_sink(stream: Stream) -> Sink:
     """Return the implicit sink of a materialized view."""
     schema = view_schema(stream)
     definition = (
-        schema.canonical_form(canonical_form(stream.typed.plan)) if stream.typed is not None else ""
+        schema.definition_hash(canonical_form(stream.typed_plan.plan))
+        if stream.typed_plan is not None
+        else ""
     )
     options = Options({"schema": schema, "definition": definition}, {}, set())
     name = view.sink_name(stream.name)
     return Sink(
-        name, options, stream.statement, stream.script, view.CONNECTOR, stream.name, implied=True
+        name, options, stream.statement, stream.script, view.CONNECTOR, stream.name, implicit=True
     )
 
 
@@ -316,7 +318,7 @@ def emitted_rows(manifest: Manifest, stream: PipelineStream, sink: Sink) -> int:
 
 def missed_rows_warning(manifest: Manifest, stream: PipelineStream, sink: Sink) -> RunError | None:
     """Warn about a declared sink that was added later, or was detached for some epochs."""
-    if sink.implied:
+    if sink.implicit:
         return None
     emitted = emitted_rows(manifest, stream, sink)
     state = manifest.sinks.get(sink.name)
@@ -331,7 +333,7 @@ def missed_rows_warning(manifest: Manifest, stream: PipelineStream, sink: Sink) 
     since = "before the sink was added" if received == 0 else "while the sink was detached"
     return RunError(
         "TG-612",
-        f"the sink {sink.name} has missed {emitted - received:,} rows of {sink.source}: they were "
+        f"the sink {sink.name} has missed {emitted - received:,} rows of {sink.stream}: they were "
         f"emitted {since}, and emitted rows are not computed again",
         hint=f"to get all rows, rename the stream {stream.name}, or DROP STREAM {stream.name} and "
         "create it again.",

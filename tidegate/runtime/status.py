@@ -84,9 +84,11 @@ class StreamCounters:
             self._add_ranges(ranges or {})
 
     def _add_ranges(self, ranges: Mapping[str, InputRange]) -> None:
-        self.lost += sum(input_range.lost for input_range in ranges.values())
+        self.lost += sum(input_range.lost_records for input_range in ranges.values())
         behind = [
-            input_range.behind for input_range in ranges.values() if input_range.behind is not None
+            input_range.pending_records
+            for input_range in ranges.values()
+            if input_range.pending_records is not None
         ]
         self.behind = sum(behind) if behind else self.behind
         for source, input_range in ranges.items():

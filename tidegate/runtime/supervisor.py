@@ -15,7 +15,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoints, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import view
-from tidegate.connectors.base import LookupContext, SinkContext, SourceContext
+from tidegate.connectors.base import ConsoleCallback, LookupContext, SinkContext, SourceContext
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS, LOOKUPS, SINKS, SOURCES
 from tidegate.errors import RunError, TidegateError
@@ -31,20 +31,20 @@ from tidegate.runtime.reconciliation import view_sink
 if TYPE_CHECKING:
     from tidegate.runtime.pipeline import Pipeline, PipelineContext
 
-Show = Callable[[str, int, Any], None]
-
 
 class Supervisor:
     """Runs every stream that has a sink or a subscriber, or whose late rows such a stream reads."""
 
-    def __init__(self, directory: DataDirectory, spark: Callable[[], Any], show: Show) -> None:
+    def __init__(
+        self, directory: DataDirectory, spark: Callable[[], Any], show: ConsoleCallback
+    ) -> None:
         self.directory = directory
         self._spark = spark
         self._show = show
         self._pipelines: dict[str, Pipeline] = {}
         self._implicit_sinks: dict[str, Sink] = {}
         # The callbacks of `peek`, by the name of the implicit sink.
-        self._peek_callbacks: dict[str, Show] = {}
+        self._peek_callbacks: dict[str, ConsoleCallback] = {}
         self._stopped_pipelines: set[str] = set()
         # Status and timelines of the last run, for a stopped session.
         self._last_status: tuple[StreamStatus, ...] = ()
@@ -66,29 +66,29 @@ class Supervisor:
 
     def required_streams(self, catalog: Catalog) -> list[str]:
         """Return the streams that are consumed, in the order of their declaration."""
-        owners = {self._owner_of(catalog, sink.source).lower() for sink in self.sinks(catalog)}
+        owners = {self._owner_of(catalog, sink.stream).lower() for sink in self.sinks(catalog)}
         # A stream is declared after the streams whose late rows it reads.
-        for stream in reversed(list(catalog.of(Stream))):
+        for stream in reversed(list(catalog.of_type(Stream))):
             if stream.name.lower() in owners:
                 owners |= set(late_inputs(stream.plan).values())
-        streams = [*catalog.of(Stream), *catalog.of(SideStream)]
+        streams = [*catalog.of_type(Stream), *catalog.of_type(SideStream)]
         return [stream.name for stream in streams if stream.name.lower() in owners]
 
     def _owner_of(self, catalog: Catalog, stream: str) -> str:
         """Return the stream that emits these rows: for a side stream of a stream, its parent."""
         declared = catalog.get(stream)
-        if isinstance(declared, SideStream) and declared.of_stream:
+        if isinstance(declared, SideStream) and declared.is_from_stream:
             return declared.parent
         return stream
 
     def sinks(self, catalog: Catalog) -> list[Sink]:
         """Return declared sinks, sinks of materialized views, subscribers and consoles."""
-        views = [view_sink(stream) for stream in catalog.of(Stream) if stream.materialized]
-        return [*catalog.of(Sink), *views, *self._implicit_sinks.values()]
+        views = [view_sink(stream) for stream in catalog.of_type(Stream) if stream.materialized]
+        return [*catalog.of_type(Sink), *views, *self._implicit_sinks.values()]
 
     def _sinks_of(self, catalog: Catalog, stream: str) -> list[Sink]:
         name = stream.lower()
-        return [s for s in self.sinks(catalog) if self._owner_of(catalog, s.source).lower() == name]
+        return [s for s in self.sinks(catalog) if self._owner_of(catalog, s.stream).lower() == name]
 
     def check_runnable(
         self, catalog: Catalog, until_end: bool, available_now: bool = False
@@ -98,19 +98,15 @@ class Supervisor:
             declared = catalog.get(name)
             if isinstance(declared, Stream):
                 if not until_end:
-                    require_end(declared, declared.typed.plan)
+                    require_end(declared, declared.typed_plan.plan)
                 if until_end or available_now:
                     self._require_bounded_sources(declared)
 
     def _require_bounded_sources(self, declared: Stream) -> None:
-        for scan in all_scans(plan_stages(declared.typed.plan)):
+        for scan in all_scans(plan_stages(declared.typed_plan.plan)):
             source = getattr(scan, "source", None)
             spec = CONNECTORS[source.connector].source if source is not None else None
-            if (
-                source is not None
-                and spec is not None
-                and spec.unbounded_by_options(source.options)
-            ):
+            if source is not None and spec is not None and spec.never_ends(source.options):
                 raise RunError(
                     "TG-505",
                     f"the source {source.name} is unbounded, so the run would never end",
@@ -201,11 +197,11 @@ class Supervisor:
             lambda sink, stream_id, stream: SINKS[sink.connector](
                 SinkContext(
                     sink,
-                    self.directory.stream(sink.source).uri,
+                    self.directory.stream(sink.stream).uri,
                     stream_id,
                     self._peek_callbacks.get(sink.name, self._show),
                     stream.sink_columns(sink),
-                    stream.sink_rows(sink),
+                    stream.sink_schema(sink),
                     Manifests(self.directory.pipeline(name), settings["max_retained"]).load_all,
                 )
             ),
@@ -260,7 +256,7 @@ class Supervisor:
         self._implicit_sinks = {
             key: sink
             for key, sink in self._implicit_sinks.items()
-            if sink.source.lower() != stream.lower()
+            if sink.stream.lower() != stream.lower()
         }
         from tidegate.checkpoint.manifests import forget_stream
 
@@ -346,7 +342,7 @@ class Supervisor:
         """Add a memory sink to a stream that has none; return whether one was added."""
         key = declared.name.lower()
         for sink in self.sinks(catalog):
-            if sink.source.lower() == key and sink.connector == "memory":
+            if sink.stream.lower() == key and sink.connector == "memory":
                 return False
         options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())
         name = f"subscribers of {declared.name}"
@@ -357,7 +353,7 @@ class Supervisor:
 
     @contextmanager
     def peek(
-        self, catalog: Catalog, settings: Settings, stream: str, rows: int, show: Show
+        self, catalog: Catalog, settings: Settings, stream: str, rows: int, show: ConsoleCallback
     ) -> Iterator[None]:
         """Pass the first rows of each epoch to `show`, as long as the context is open.
 
@@ -388,11 +384,13 @@ class Supervisor:
     def add_console_sinks(self, catalog: Catalog) -> list[str]:
         """Add a console sink to each stream that is not consumed; return the streams' names."""
         consumed = {
-            table.lower() for stream in catalog.of(Stream) for table in tables_in(stream.query.tree)
+            table.lower()
+            for stream in catalog.of_type(Stream)
+            for table in tables_in(stream.query.tree)
         }
-        consumed |= {sink.source.lower() for sink in self.sinks(catalog)}
+        consumed |= {sink.stream.lower() for sink in self.sinks(catalog)}
         added = []
-        for stream in catalog.of(Stream):
+        for stream in catalog.of_type(Stream):
             if stream.name.lower() not in consumed:
                 options = Options({"rows": 20}, {}, set())
                 name = f"console of {stream.name}"

@@ -28,12 +28,12 @@ class PythonFunctions:
 
     def registered_with(self, spark: SparkSession, catalog: Catalog) -> SparkSession:
         """Register the functions of a catalog with a SparkSession and return it."""
-        for function in catalog.of(Function):
-            if function.python is not None and function.registered not in self.names:
+        for function in catalog.of_type(Function):
+            if function.python is not None and function.registered_name not in self.names:
                 from tidegate.spark.python_functions import register
 
                 register(spark, function)
-                self.names.add(function.registered)
+                self.names.add(function.registered_name)
         return spark
 
     def unregister(self, spark: SparkSession | None) -> None:
@@ -50,12 +50,12 @@ def python_declaration(
     call: Callable[..., Any],
     returns: str,
     arguments: Sequence[str] | None,
-    code: dict[str, Any],
+    *,
+    scalar: bool,
+    deterministic: bool,
+    version: str | None,
 ) -> Function:
-    """Build the catalog's declaration of a Python function.
-
-    `code` contains the arguments of PythonCode other than the function itself.
-    """
+    """Build the catalog's declaration of a Python function."""
     if not callable(call):
         raise RunError(
             "TG-210",
@@ -69,7 +69,6 @@ def python_declaration(
     problem = parameter_problem(name, call, len(parameters))
     if problem is not None:
         raise RunError("TG-210", problem[0], hint=problem[1])
-    version = version_of(call, code.pop("version"))
     options = Options({}, {}, set())
     statement = replace(statement, text="", python=None)
     return Function(
@@ -79,7 +78,7 @@ def python_declaration(
         ScriptText(text, None),
         parameters,
         statement.returns,
-        python=PythonCode(call, version, **code),
+        python=PythonCode(call, version_of(call, version), scalar, deterministic),
     )
 
 

@@ -10,8 +10,8 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, SideStream, Sink, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError
-from tidegate.queries.engine import ask, explain_not_stored, last_rows
-from tidegate.queries.snapshot import Readable, readable, store_readable
+from tidegate.queries.engine import explain_not_stored, last_rows, run_query
+from tidegate.queries.snapshot import StoredTable, save_stored_tables, stored_tables
 from tidegate.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.05
 def stream_of(catalog: Catalog, declared: Declared) -> Stream | SideStream:
     """Return the stream that a name refers to; the name of a memory sink refers to its stream."""
     if isinstance(declared, Sink) and declared.connector == "memory":
-        stream = catalog.get(declared.source)
+        stream = catalog.get(declared.stream)
         assert stream is not None, "a sink has a stream"
         declared = stream
     if not isinstance(declared, Stream | SideStream):
@@ -41,16 +41,16 @@ def stream_of(catalog: Catalog, declared: Declared) -> Stream | SideStream:
 class QueryService:
     """Runs queries over the streams of a session."""
 
-    def __init__(self, pipelines: Supervisor) -> None:
-        self.pipelines = pipelines
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
 
-    def readable(self, catalog: Catalog) -> dict[str, Readable]:
+    def stored_tables(self, catalog: Catalog) -> dict[str, StoredTable]:
         """Return the streams and views whose rows are stored, by name."""
-        return readable(catalog, self.pipelines.sinks(catalog))
+        return stored_tables(catalog, self.supervisor.sinks(catalog))
 
-    def save_declarations(self, catalog: Catalog) -> None:
+    def save_stored_tables(self, catalog: Catalog) -> None:
         """Store in the data directory which streams can be queried, for other processes."""
-        store_readable(self.pipelines.directory, self.readable(catalog))
+        save_stored_tables(self.supervisor.directory, self.stored_tables(catalog))
 
     def query(self, catalog: Catalog, sql: str, file: str | None) -> QueryResult:
         """Run a SELECT over the stored rows."""
@@ -59,26 +59,28 @@ class QueryService:
             declared = catalog.get(name)
             return explain_not_stored(declared) if declared is not None else None
 
-        return ask(self.pipelines.directory, self.readable(catalog), sql, file, explain_missing)
+        return run_query(
+            self.supervisor.directory, self.stored_tables(catalog), sql, file, explain_missing
+        )
 
     def peek(
         self, catalog: Catalog, settings: Settings, stream: str, rows: int, timeout: float
     ) -> QueryResult:
         """Return the latest stored rows of a stream, or its next rows if none are stored."""
-        stored = self.readable(catalog).get(stream.lower())
+        stored = self.stored_tables(catalog).get(stream.lower())
         if stored is not None:
-            return last_rows(self.pipelines.directory, stored, rows)
-        if not self.pipelines.running:
+            return last_rows(self.supervisor.directory, stored, rows)
+        if not self.supervisor.running:
             raise RunError(
                 "TG-506",
                 f"the session is not running, so {stream} produces no rows",
                 hint="start the session first: db.start(), \\start in the shell.",
             )
-        return _next_rows(self.pipelines, catalog, settings, stream, rows, timeout)
+        return _next_rows(self.supervisor, catalog, settings, stream, rows, timeout)
 
 
 def _next_rows(
-    pipelines: Supervisor,
+    supervisor: Supervisor,
     catalog: Catalog,
     settings: Settings,
     stream: str,
@@ -90,17 +92,17 @@ def _next_rows(
     from tidegate.queries.engine import QueryResult
 
     tables: list[Any] = []
-    enough = threading.Event()
+    has_enough = threading.Event()
 
-    def show(name: str, epoch: int, table: Any) -> None:
+    def collect(name: str, epoch: int, table: Any) -> None:
         tables.append(table.replace_schema_metadata(None))
         if sum(part.num_rows for part in tables) >= rows:
-            enough.set()
+            has_enough.set()
 
     deadline = time.monotonic() + timeout
-    with pipelines.peek(catalog, settings, stream, rows, show):
-        while not enough.wait(_POLL_SECONDS) and time.monotonic() < deadline:
-            if not pipelines.may_emit(catalog, stream):
+    with supervisor.peek(catalog, settings, stream, rows, collect):
+        while not has_enough.wait(_POLL_SECONDS) and time.monotonic() < deadline:
+            if not supervisor.may_emit(catalog, stream):
                 break
     table = pa.concat_tables(tables).slice(0, rows) if tables else pa.table({})
     return QueryResult(table)

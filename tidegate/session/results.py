@@ -49,7 +49,7 @@ class Result:
         return html_table(list(self.columns), self.to_pylist(), self.title)
 
 
-class Showable(Protocol):
+class ShowSource(Protocol):
     """The parts of a session that SHOW reads."""
 
     catalog: Catalog
@@ -59,15 +59,15 @@ class Showable(Protocol):
     def checkpoints(self) -> Iterable[Checkpoint]: ...
 
 
-def show(session: Showable, what: str) -> Result:
+def execute_show(session: ShowSource, kind: str) -> Result:
     """Return the result of SHOW."""
-    if what == "CHECKPOINTS":
+    if kind == "CHECKPOINTS":
         return checkpoint_listing(session.checkpoints())
-    if what == "STATUS":
+    if kind == "STATUS":
         return status_listing(session.status())
-    if what == "SETTINGS":
+    if kind == "SETTINGS":
         return setting_listing(session.settings)
-    return listing(session.catalog, what)
+    return listing(session.catalog, kind)
 
 
 def listing(catalog: Catalog, what: str) -> Result:
@@ -75,13 +75,15 @@ def listing(catalog: Catalog, what: str) -> Result:
     TABLES.
     """
     if what == "TABLES":
-        readable = filter(None, map(catalog.get, catalog.readable()))
+        readable = filter(None, map(catalog.get, catalog.readable_names()))
         rows = [(item.name, item.kind.value.lower(), _summary(item)) for item in readable]
-        return Result("tables", ("name", "kind", "what"), list(rows))
+        return Result("tables", ("name", "kind", "description"), list(rows))
     views = what == "MATERIALIZED VIEWS"
     kind = ObjectKind.STREAM if views else ObjectKind(what.removesuffix("S"))
     listed = [item for item in catalog.of_kind(kind) if not views or _is_view(item)]
-    return Result(what.lower(), ("name", "what"), [(item.name, _summary(item)) for item in listed])
+    return Result(
+        what.lower(), ("name", "description"), [(item.name, _summary(item)) for item in listed]
+    )
 
 
 def _is_view(item: Declared) -> bool:
@@ -105,7 +107,7 @@ def _plain(value: Any) -> Any:
 def setting_listing(settings: Settings) -> Result:
     """List the settings with their values and descriptions."""
     rows = [(spec.name, spec.format(settings[spec.name]), spec.description) for spec in SETTINGS]
-    return Result("settings", ("name", "value", "what"), list(rows))
+    return Result("settings", ("name", "value", "description"), list(rows))
 
 
 def _summary(item: Declared) -> str:
@@ -113,9 +115,9 @@ def _summary(item: Declared) -> str:
         kind = item.plan.changelog.value
         return f"materialized view ({kind})" if item.materialized else f"{kind} stream"
     if isinstance(item, SideStream):
-        return f"{item.holds.value} of {item.parent}"
+        return f"{item.side_kind.value} of {item.parent}"
     if isinstance(item, Sink):
-        return f"{item.connector}, from {item.source}"
+        return f"{item.connector}, from {item.stream}"
     if isinstance(item, Function):
         return f"{item.signature}{_language(item)}"
     return str(getattr(item, "connector", ""))

@@ -16,7 +16,7 @@ from tidegate.errors import SECRET
 from tidegate.runtime.directory import DataDirectory
 from tidegate.storage import NotFound
 
-_FILE = "_declared.json"
+_FILE = "_declarations.json"
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class SavedDeclarations:
     """
 
     scripts: tuple[tuple[str | None, str], ...] = ()
-    secret: tuple[str, ...] = ()
+    unsaved: tuple[str, ...] = ()
 
 
 def save_declarations(directory: DataDirectory, catalog: Catalog) -> None:
     """Save the declarations, except those with secrets or Python code and their dependents."""
-    secret = _unsaved_names(catalog)
+    unsaved = _unsaved_names(catalog)
     items = [item for item in map(catalog.get, catalog.names()) if item is not None]
-    declared = [
+    declarations = [
         {"sql": item.statement.text, "file": _absolute(item.script.file)}
         for item in items
-        if not isinstance(item, SideStream) and item.name not in secret
+        if not isinstance(item, SideStream) and item.name not in unsaved
     ]
-    data = json.dumps({"declared": declared, "secret": secret}, indent=1).encode()
+    data = json.dumps({"declarations": declarations, "unsaved": unsaved}, indent=1).encode()
     try:
         stored = directory.store.get(_FILE)
     except NotFound:
         stored = b""
-    if data != stored and (declared or stored):
+    if data != stored and (declarations or stored):
         directory.store.put(_FILE, data, durable=False)
 
 
@@ -73,7 +73,7 @@ def load_declarations(directory: DataDirectory) -> SavedDeclarations:
     except NotFound:
         return SavedDeclarations()
     scripts: dict[str | None, list[str]] = {}
-    for item in stored["declared"]:
+    for item in stored["declarations"]:
         scripts.setdefault(item["file"], []).append(item["sql"] + ";")
     texts = tuple((file, "\n".join(parts)) for file, parts in scripts.items())
-    return SavedDeclarations(texts, tuple(stored["secret"]))
+    return SavedDeclarations(texts, tuple(stored["unsaved"]))

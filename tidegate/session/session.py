@@ -20,8 +20,8 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.declare import (
     CheckpointStatement,
     checkpoint_name_problem,
+    insert_identity,
     restore_options,
-    script_identity,
 )
 from tidegate.catalog.objects import Declared, LookupTable, ScriptText, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
@@ -29,6 +29,7 @@ from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import CheckpointName
 from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.compile.typing import assign_types
+from tidegate.connectors.base import ConsoleCallback
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Location, RunError, ScriptError, TidegateError, did_you_mean
@@ -42,7 +43,7 @@ from tidegate.runtime.planning import is_cluster, unshared_directory, unshared_p
 from tidegate.runtime.supervisor import Supervisor
 from tidegate.session.functions import PythonFunctions, python_declaration
 from tidegate.session.queries import QueryService, stream_of
-from tidegate.session.results import Result, describe, print_rows, restored_text, show
+from tidegate.session.results import Result, describe, execute_show, print_rows, restored_text
 from tidegate.session.saved_catalog import SavedDeclarations, load_declarations, save_declarations
 from tidegate.session.subscription import Subscription
 from tidegate.sql import statements as st
@@ -86,9 +87,6 @@ async def insert_async(
     return count + (insert(batch) if batch else 0)
 
 
-Show = Callable[[str, int, Any], None]
-
-
 class Session:
     """A connection to a data directory; `tidegate.open` creates it.
 
@@ -102,7 +100,7 @@ class Session:
         spark: SparkSession | None = None,
         master: str | None = None,
         config: Mapping[str, Any] | None = None,
-        show: Show | None = None,
+        show: ConsoleCallback | None = None,
         conf: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = Settings.of(config)
@@ -115,8 +113,8 @@ class Session:
         self._conf = dict(conf or {})
         self._spark: SparkSession | None = None
         self._functions = PythonFunctions()
-        self._pipelines = Supervisor(self.directory, lambda: self.spark, show or print_rows)
-        self._queries = QueryService(self._pipelines)
+        self._supervisor = Supervisor(self.directory, lambda: self.spark, show or print_rows)
+        self._queries = QueryService(self._supervisor)
 
     def __enter__(self) -> Session:
         return self
@@ -130,7 +128,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        state = "running" if self._pipelines.running else "stopped"
+        state = "running" if self._supervisor.running else "stopped"
         state = state if self.directory.is_open else "closed"
         declared = ", ".join(self.catalog.names()) or "nothing declared"
         return f"<tidegate.Session {str(self.directory)!r}, {state}: {declared}>"
@@ -192,9 +190,16 @@ class Session:
         function, so a new version is a changed query. It defaults to a hash of the source text.
         """
         self._require_open()
-        code = {"scalar": scalar, "deterministic": deterministic, "version": version}
-        declaration = python_declaration(name, call, returns, arguments, code)
-        self._functions.names.discard(declaration.registered)
+        declaration = python_declaration(
+            name,
+            call,
+            returns,
+            arguments,
+            scalar=scalar,
+            deterministic=deterministic,
+            version=version,
+        )
+        self._functions.names.discard(declaration.registered_name)
         compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._is_spark_function)
         self._apply(self._require_no_errors(compiler.declare(declaration)))
 
@@ -203,10 +208,10 @@ class Session:
         catalog = assign_types(
             lambda: self._functions.registered_with(self.spark, compiled.catalog), compiled
         )
-        if self._pipelines.until_end is not None:
-            self._pipelines.check_runnable(catalog, self._pipelines.until_end)
+        if self._supervisor.until_end is not None:
+            self._supervisor.check_runnable(catalog, self._supervisor.until_end)
             if compiled.replaced:
-                self._pipelines.check_and_apply_changes(catalog, compiled.settings)
+                self._supervisor.check_and_apply_changes(catalog, compiled.settings)
         self.warnings = list(compiled.warnings)
         self.settings = compiled.settings
         previous = self.catalog
@@ -216,10 +221,10 @@ class Session:
             for statement in compiled.statements
             for result in self._execute_statement(statement, previous, compiled)
         ]
-        self._queries.save_declarations(self.catalog)
+        self._queries.save_stored_tables(self.catalog)
         save_declarations(self.directory, self.catalog)
-        if self._pipelines.running:
-            self._pipelines.start_or_update(self.catalog, self.settings)
+        if self._supervisor.running:
+            self._supervisor.start_or_update(self.catalog, self.settings)
         return results
 
     def _compile(self, sql: str, file: str | None) -> Compiled:
@@ -260,7 +265,7 @@ class Session:
         if isinstance(statement, CheckpointStatement):
             return [Result.of_text(self._checkpoint_statement(statement, compiled.script))]
         if isinstance(statement, st.Show):
-            return [show(self, statement.kind)]
+            return [execute_show(self, statement.kind)]
         if isinstance(statement, st.Describe):
             return [describe(self._declared(statement.name))]
         if isinstance(statement, st.ShowCreate):
@@ -283,14 +288,14 @@ class Session:
         if dropped is None:
             return
         if isinstance(dropped, Stream):
-            self._pipelines.drop_stream(self.catalog, self.settings, dropped.name)
+            self._supervisor.drop_stream(self.catalog, self.settings, dropped.name)
             self.directory.remove_stream(dropped.name)
         elif isinstance(dropped, Source | LookupTable):
             self.directory.remove_source(dropped.name)
             memory.forget_inserts(self.directory.source(dropped.name).uri)
         elif isinstance(dropped, Sink):
             # The pipeline continues without the sink, or stops if it has no other sink.
-            self._pipelines.apply_changes(self.catalog, self.settings)
+            self._supervisor.apply_changes(self.catalog, self.settings)
 
     def recall(self) -> SavedDeclarations:
         """Return the SQL of the declarations that were last saved in this data directory.
@@ -335,10 +340,10 @@ class Session:
         self, target: Source | LookupTable, table: Any, identity: str | None = None
     ) -> None:
         self._inserts(target).append(table, identity)
-        self._pipelines.wake()
+        self._supervisor.wake()
 
     def _inserts(self, target: Declared) -> memory.Inserts:
-        return memory.inserts_of(self.directory.source(target.name).uri)
+        return memory.open_inserts(self.directory.source(target.name).uri)
 
     def _insertable(self, name: str) -> Source | LookupTable:
         target = self._declared(name)
@@ -354,8 +359,8 @@ class Session:
         from tidegate.spark.rows import dead_letters_of, rows_of_insert
 
         target = self._insertable(statement.target)
-        identity = script_identity(statement, script)
-        if identity is not None and self._inserts(target).has(identity):
+        identity = insert_identity(statement, script)
+        if identity is not None and self._inserts(target).has_identity(identity):
             return Result.of_text(
                 f"0 rows inserted into {target.name}: this INSERT has already been executed"
             )
@@ -382,16 +387,16 @@ class Session:
         if until_end and available_now:
             raise RunError("TG-506", "until_end and available_now cannot be combined")
         self._require_open()
-        if self._pipelines.running:
+        if self._supervisor.running:
             raise RunError("TG-506", "the session is already running", hint="stop it first.")
-        if not self._pipelines.required_streams(self.catalog):
+        if not self._supervisor.required_streams(self.catalog):
             raise RunError(
                 "TG-505",
                 "nothing to run: no stream has a sink or a subscriber",
                 hint="CREATE SINK out FROM my_stream WITH (connector = 'console');",
             )
-        self._pipelines.check_runnable(self.catalog, until_end, available_now)
-        self._pipelines.start(self.catalog, self.settings, until_end, available_now)
+        self._supervisor.check_runnable(self.catalog, until_end, available_now)
+        self._supervisor.start(self.catalog, self.settings, until_end, available_now)
         self._take_warnings()
         parked = parked_warning(self.directory, self.catalog)
         self.warnings += [parked] if parked is not None else []
@@ -401,41 +406,41 @@ class Session:
 
         Return False if `timeout` seconds pass first.
         """
-        if not self._pipelines.running:
+        if not self._supervisor.running:
             raise RunError(
                 "TG-506", "the session is not running", hint="start it first: db.start()."
             )
-        return self._pipelines.wait(timeout)
+        return self._supervisor.wait(timeout)
 
     def stop(self) -> None:
         """Stop all streams. Open windows are not emitted; the next `start` resumes here."""
-        self._pipelines.stop()
+        self._supervisor.stop()
 
     # Checkpoints
 
     def checkpoint(self, name: str | None = None) -> str:
         """Create a checkpoint of all pipelines and return its name. It is kept until dropped."""
-        names = self._keep(name)
+        names = self._create_checkpoint(name)
         return next(iter(names.values())).name
 
-    def _keep(
+    def _create_checkpoint(
         self, name: str | None, location: Location | None = None
     ) -> dict[str, CheckpointName]:
         self._require_open()
         problem = checkpoint_name_problem(name) if name is not None else None
         if problem is not None:
             raise RunError("TG-210", f"{name!r} cannot be the name of a checkpoint: {problem}")
-        return self._pipelines.checkpoints(self.settings).keep(name, location)
+        return self._supervisor.checkpoints(self.settings).keep(name, location)
 
     def drop_checkpoint(self, name: str) -> None:
         """Drop a named checkpoint. Its files are deleted during one of the next epochs."""
         self._require_open()
-        self._pipelines.checkpoints(self.settings).drop(name)
+        self._supervisor.checkpoints(self.settings).drop(name)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints that can be restored, newest first: named and recent epochs."""
         self._require_open()
-        return self._pipelines.checkpoints(self.settings).list_all()
+        return self._supervisor.checkpoints(self.settings).list_all()
 
     def restore(
         self, checkpoint: str | int, *, sinks: str | None = None, pipeline: str | None = None
@@ -453,24 +458,24 @@ class Session:
 
     def _restore(self, request: RestoreRequest) -> list[Restored]:
         self._require_open()
-        restored = self._pipelines.restore(self.catalog, self.settings, request)
+        restored = self._supervisor.restore(self.catalog, self.settings, request)
         self.warnings += [warning for item in restored for warning in item.warnings]
         self._take_warnings()
         return restored
 
     def _take_warnings(self) -> None:
-        self.warnings += self._pipelines.warnings
-        self._pipelines.warnings = []
+        self.warnings += self._supervisor.warnings
+        self._supervisor.warnings = []
 
     def _checkpoint_statement(self, statement: CheckpointStatement, script: st.Script) -> str:
         span = statement.name_span or statement.span
         location = Location(script.text, span.start, span.end, script.file)
         if isinstance(statement, st.CreateCheckpoint):
-            names = self._keep(statement.name, location)
+            names = self._create_checkpoint(statement.name, location)
             epochs = ", ".join(f"{name} at epoch {item.epoch}" for name, item in names.items())
             return f"checkpoint '{next(iter(names.values())).name}': {epochs}"
         if isinstance(statement, st.DropCheckpoint):
-            checkpoints = self._pipelines.checkpoints(self.settings)
+            checkpoints = self._supervisor.checkpoints(self.settings)
             if statement.if_exists and not checkpoints.exists(statement.name):
                 return f"checkpoint '{statement.name}' does not exist"
             checkpoints.drop(statement.name, location)
@@ -494,15 +499,15 @@ class Session:
         """
         self._require_open()
         declared = stream_of(self.catalog, self._declared(stream))
-        if self._pipelines.subscribe(self.catalog, declared) and self._pipelines.running:
-            assert self._pipelines.until_end is not None, "the pipelines are running"
-            self._pipelines.check_runnable(self.catalog, self._pipelines.until_end)
-            self._pipelines.start_or_update(self.catalog, self.settings)
+        if self._supervisor.subscribe(self.catalog, declared) and self._supervisor.running:
+            assert self._supervisor.until_end is not None, "the pipelines are running"
+            self._supervisor.check_runnable(self.catalog, self._supervisor.until_end)
+            self._supervisor.start_or_update(self.catalog, self.settings)
         name = declared.name
         return Subscription(
             self.directory.stream(name),
             from_epoch,
-            lambda: self._pipelines.may_emit(self.catalog, name),
+            lambda: self._supervisor.may_emit(self.catalog, name),
             timeout,
             name,
         )
@@ -524,17 +529,17 @@ class Session:
 
     def add_console_sinks(self) -> list[str]:
         """Print the rows of streams that have no sink or reader; return their names."""
-        return self._pipelines.add_console_sinks(self.catalog)
+        return self._supervisor.add_console_sinks(self.catalog)
 
     # Observing
 
     def status(self) -> tuple[StreamStatus, ...]:
         """Return the status of all streams; after `stop`, the final status."""
-        return self._pipelines.status()
+        return self._supervisor.status()
 
     def timelines(self) -> list[Timeline]:
         """Return the recent epochs of each pipeline and the duration of their steps."""
-        return self._pipelines.timelines()
+        return self._supervisor.timelines()
 
     def explain(self, stream: str, logical: bool = False) -> str:
         """Return the plan of a stream as a tree; with `logical`, the plan before optimization."""

@@ -68,19 +68,19 @@ class Subscription:
         self,
         store: Store,
         from_epoch: int | None = None,
-        may_come: Callable[[], bool] = lambda: False,
+        may_emit: Callable[[], bool] = lambda: False,
         timeout: float | None = None,
         name: str = "",
     ) -> None:
         self.name = name
         self.timeout = timeout
         self._store = store
-        self._may_come = may_come
+        self._may_emit = may_emit
         self._next = from_epoch or 0
         # True once the next epoch is known; from then on no epoch may be missing.
         self._has_position = from_epoch is not None
         # The last epoch that was returned; with `from_epoch`, all earlier ones count as returned.
-        self._taken = self._next - 1
+        self._last_returned = self._next - 1
         self._closed = False
         self._listed_ns = -1
 
@@ -95,22 +95,23 @@ class Subscription:
             memory.read_epoch(self._store, self._next)
         batches = [Batch(epoch, memory.read_epoch(self._store, epoch)) for epoch in epochs]
         if epochs:
-            self._taken = epochs[-1]
-            self._next = self._taken + 1
+            self._last_returned = epochs[-1]
+            self._next = self._last_returned + 1
             self._has_position = True
         return batches
 
     def _require_not_restored(self) -> None:
         """Raise an error, once, if epochs that were returned have been rolled back."""
         for last, first in memory.rolled_back_ranges(self._store):
-            if not last < self._taken < first:
+            if not last < self._last_returned < first:
                 continue
-            taken, self._taken, self._next = self._taken, last, first
+            last_returned, self._last_returned, self._next = self._last_returned, last, first
             self._listed_ns = -1
             raise RunError(
                 "TG-611",
                 f"the stream was restored to epoch {last}: epochs up to "
-                f"{taken}, which were returned, are rolled back; new rows start at epoch {first}",
+                f"{last_returned}, which were returned, are rolled back; new rows start at epoch "
+                f"{first}",
                 hint=f"discard the rows of epochs after {last} and continue to iterate: this "
                 "subscription continues with the new epochs.",
             )
@@ -131,16 +132,16 @@ class Subscription:
         return True
 
     def __iter__(self) -> Iterator[Batch]:
-        waiting = time.monotonic()
+        idle_since_s = time.monotonic()
         while not self._closed:
-            more = self._may_come()
+            may_emit = self._may_emit()
             batches = self.take_all()
             yield from batches
             if batches:
-                waiting = time.monotonic()
+                idle_since_s = time.monotonic()
                 continue
-            timed_out = self.timeout is not None and time.monotonic() - waiting >= self.timeout
-            if not more or timed_out:
+            timed_out = self.timeout is not None and time.monotonic() - idle_since_s >= self.timeout
+            if not may_emit or timed_out:
                 return
             time.sleep(_POLL_SECONDS)
 

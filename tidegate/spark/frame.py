@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tidegate.connectors.base import (
         InputRange,
         LookupConnector,
-        Read,
+        ScanRequest,
         SinkConnector,
         SourceConnector,
         SplitReader,
@@ -108,7 +108,7 @@ class FrameContext:
     sources: Mapping[str, SourceConnector]
     lookups: Mapping[str, LookupConnector]
     # Returns the source of a scan, and its read.
-    source_of: Callable[[ScanPlan], tuple[Source, Read]]
+    source_of: Callable[[ScanPlan], tuple[Source, ScanRequest]]
     epoch_specs: EpochSpecStore
     key_groups: int
     tasks: int
@@ -221,7 +221,7 @@ def _read_stream(context: FrameContext, stream: FramedStream) -> ReadStream | No
 def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> SplitReader | None:
     """Return the reader for the columns of all these scans."""
     opened = context.sources[scans[0].range_key[1]]
-    return opened.direct(merged([scan.read for scan in scans]))
+    return opened.create_reader(merged([scan.read for scan in scans]))
 
 
 def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
@@ -387,7 +387,7 @@ def _raw(context: FrameContext, one: SharedScan, scan: ScanPlan, source: Source)
     input_range = context.read_by_spark.get(range_key)
     if input_range is not None:
         context.used_spark_readers.add(range_key)
-        raw = opened.native_frame(context.spark, one.read, input_range)
+        raw = opened.spark_read_frame(context.spark, one.read, input_range)
         return raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
     leaf = ReadFrame(
         context.spark,
@@ -425,7 +425,7 @@ def _direct(
         return None
     opened = context.sources[source.name.lower()]
     input_range = context.read_by_spark.get((stream.name.lower(), source.name.lower()))
-    reader = opened.direct(read)
+    reader = opened.create_reader(read)
     vectors = source_vectors(scan.node, source)
     if reader is None or vectors is None or (input_range is not None and not input_range.splits):
         return None

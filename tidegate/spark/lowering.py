@@ -195,7 +195,7 @@ class _Lowering:
         input_rows = self.stage(plan.input_sql, plan.leaves, user)
         name = plan.table.name.lower()
         lookup = plan.lookup
-        reader = self.context.lookups[name].reader(lookup.columns, lookup.keys)
+        reader = self.context.lookups[name].reader_factory(lookup.columns, lookup.keys)
         input_schema = to_arrow_schema(input_rows.schema, timezone="UTC")
         fields = [
             input_schema.field(n).with_nullable(True)

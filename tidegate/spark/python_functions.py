@@ -35,8 +35,8 @@ def register(spark: SparkSession, function: Function) -> None:
     kind = to_arrow_schema(schema, timezone="UTC").field(0).type
     called = with_checks(function.name, code.call, code.scalar, kind, function.returns)
     for name, implementation in (
-        (function.registered, called),
-        (name_for_selected_rows(function.registered), for_selected_rows(called, kind)),
+        (function.registered_name, called),
+        (name_for_selected_rows(function.registered_name), for_selected_rows(called, kind)),
     ):
         with warnings.catch_warnings():
             # Spark warns about missing type hints, which variadic functions cannot have.

@@ -30,7 +30,7 @@ from tidegate.spark.tasks.step import StepSpec
 from tidegate.state.codec import table_from_bytes, table_to_bytes
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import Read, SourceConnector
+    from tidegate.connectors.base import ScanRequest, SourceConnector
 
 SENT_SCHEMA = "task INT, data BINARY"
 # The first origin number of shared operators, independent of their number in each stream.
@@ -140,28 +140,28 @@ class SharedScan:
     """
 
     leader: str
-    read: Read
+    read: ScanRequest
     streams: tuple[str, ...]
 
 
 def shared_scans(
     scans: Iterable[tuple[str, ScanPlan, StreamNames]],
     alike: Sequence[Sequence[InputKey]],
-    source_of: Callable[[ScanPlan], tuple[Source, Read]],
+    source_of: Callable[[ScanPlan], tuple[Source, ScanRequest]],
     sources: Mapping[str, SourceConnector],
 ) -> dict[InputKey, SharedScan]:
     """Return the scans to share; `alike` are streams whose ranges of a source are equal.
 
     Each scan has its stream, and the streams that its counts are attributed to.
     """
-    scans_by_range: dict[InputKey, list[tuple[StreamNames, ScanPlan, Read]]] = {}
+    scans_by_range: dict[InputKey, list[tuple[StreamNames, ScanPlan, ScanRequest]]] = {}
     by_spark: set[InputKey] = set()
     for stream, scan, stream_names in scans:
         if scan.late_rows_of is None:
             source, read = source_of(scan)
             range_key = (stream.lower(), source.name.lower())
             scans_by_range.setdefault(range_key, []).append((stream_names, scan, read))
-            if sources[source.name.lower()].direct(read) is None:
+            if sources[source.name.lower()].create_reader(read) is None:
                 by_spark.add(range_key)
     shared: dict[InputKey, SharedScan] = {}
     for group, partitioned in product(alike, (True, False)):
@@ -183,11 +183,11 @@ def shared_scans(
     return shared
 
 
-def merged(reads: Sequence[Read]) -> Read:
+def merged(reads: Sequence[ScanRequest]) -> ScanRequest:
     """Return a read that contains the columns of all reads."""
     columns = tuple(dict.fromkeys(column for read in reads for column in read.columns))
-    arrival, located = any(r.arrival for r in reads), any(r.located for r in reads)
-    return replace(reads[0], columns=columns, arrival=arrival, located=located)
+    arrival, located = any(r.with_arrival for r in reads), any(r.with_location for r in reads)
+    return replace(reads[0], columns=columns, with_arrival=arrival, with_location=located)
 
 
 def without_reports(frame: DataFrame) -> DataFrame:

@@ -13,11 +13,11 @@ from tidegate.columns import (
     ARRIVAL,
     ARRIVAL_FILE,
     ARRIVAL_ROW,
-    BAD_COLUMN,
-    BAD_REASON,
-    BAD_RECORD,
     CONTROL,
     EVENT_TIME,
+    MALFORMED_COLUMN,
+    MALFORMED_REASON,
+    MALFORMED_RECORD,
     NOW,
     OP,
     OPS,
@@ -94,7 +94,7 @@ def _may_fail(column: Column) -> bool:
 
 _BAD = "_tg_bad"
 # Hidden columns of readers and computed columns.
-_ABOUT_RECORDS = (BAD_RECORD, BAD_REASON, BAD_COLUMN, RECORD_FILE, RECORD_LINE)
+_ABOUT_RECORDS = (MALFORMED_RECORD, MALFORMED_REASON, MALFORMED_COLUMN, RECORD_FILE, RECORD_LINE)
 _HIDDEN = (*_ABOUT_RECORDS, FAILED, *ARRIVAL, PARTITION)
 
 
@@ -144,8 +144,8 @@ def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     """Return malformed records: source, reason, record, column, file and line."""
     stored = ", ".join(quote_identifier(column.name) for column in source.stored_columns)
     record = f"to_json(struct({stored}))"
-    if BAD_RECORD in frame.columns:
-        record = f"coalesce({BAD_RECORD}, {record})"
+    if MALFORMED_RECORD in frame.columns:
+        record = f"coalesce({MALFORMED_RECORD}, {record})"
     cases = _bad_cases(source, frame)
     control = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
     letters = frame.selectExpr(
@@ -207,11 +207,15 @@ def is_bad(source: Source, frame: DataFrame) -> str | None:
 
 def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
     cases: list[_BadCase] = []
-    if BAD_RECORD in frame.columns:
-        has_reason = BAD_REASON in frame.columns
-        reason = BAD_REASON if has_reason else "'not a readable record'"
+    if MALFORMED_RECORD in frame.columns:
+        has_reason = MALFORMED_REASON in frame.columns
+        reason = MALFORMED_REASON if has_reason else "'not a readable record'"
         cases.append(
-            _BadCase(f"{BAD_RECORD} IS NOT NULL", reason, BAD_COLUMN if has_reason else "NULL")
+            _BadCase(
+                f"{MALFORMED_RECORD} IS NOT NULL",
+                reason,
+                MALFORMED_COLUMN if has_reason else "NULL",
+            )
         )
     if FAILED in frame.columns:
         reasons = [

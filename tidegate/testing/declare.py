@@ -105,7 +105,7 @@ def _declare_compiled(sql: _CaseSql, compiled: Compiled) -> DeclaredCase:
         sql.late_stream,
         kind,
         key,
-        (*catalog.of(Source), *catalog.of(LookupTable)),
+        (*catalog.of_type(Source), *catalog.of_type(LookupTable)),
     )
 
 

@@ -41,7 +41,7 @@ def _reasons(side: SideStream, stream: Stream, catalog: Catalog) -> Iterator[tup
             f"runs in pipeline {stream.pipeline}",
             f"CREATE STREAM {stream.name} WITH (pipeline = '{parent.pipeline}') AS …",
         )
-    if side.changes:
+    if side.is_changelog:
         yield (
             f"{side.parent} reads a changelog, and its late rows do not contain whether they were "
             "inserted or retracted",

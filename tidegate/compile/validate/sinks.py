@@ -44,7 +44,7 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
     source_span = getattr(sink.statement, "source_span", span)
     return ValidationError(
         "TG-413",
-        f"stream {sink.source} {_EMITS[kind]}, but sink {sink.name} only accepts {kinds} streams",
+        f"stream {sink.stream} {_EMITS[kind]}, but sink {sink.name} only accepts {kinds} streams",
         location=Location(sink.script.text, source_span.start, source_span.end, sink.script.file),
         hint=spec.changelog_hint or "end the query of the stream with EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
@@ -59,7 +59,7 @@ def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | 
     source_span = getattr(sink.statement, "source_span", span)
     return ValidationError(
         "TG-413",
-        f"stream {sink.source} {_EMITS[plan.changelog]}, but it has no key, so sink {sink.name} "
+        f"stream {sink.stream} {_EMITS[plan.changelog]}, but it has no key, so sink {sink.name} "
         "cannot identify the row to change",
         location=Location(sink.script.text, source_span.start, source_span.end, sink.script.file),
         hint="group the stream by columns and select all of them, or use EMIT ON WINDOW CLOSE.",
@@ -82,15 +82,15 @@ def sink_options(
         if not location or other.connector != sink.connector:
             continue
         if _location(other, spec) == location:
-            target = ", ".join(str(other.options[name]) for name in spec.exclusive)
+            target = ", ".join(str(other.options[name]) for name in spec.exclusive_options)
             message = f"sink {other.name} already writes {target}"
-            hint = f"give {sink.name} another {spec.exclusive[0]}."
+            hint = f"give {sink.name} another {spec.exclusive_options[0]}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
 
 
 def _location(declared: Sink | Source, spec: SinkSpec) -> list[object]:
     """Return the target that only one sink may write; out, ./out/ and file:out are equal."""
-    return [_normalize(declared.options[name]) for name in spec.exclusive]
+    return [_normalize(declared.options[name]) for name in spec.exclusive_options]
 
 
 def _normalize(value: object) -> object:
@@ -111,9 +111,9 @@ def _own_input(
             continue
         same = bool(location) and _location(node.source, spec) == location
         if same or spec.is_read_by(sink.options, node.source.options):
-            option = spec.exclusive[0] if same else "topic"
+            option = spec.exclusive_options[0] if same else "topic"
             target = node.source.options[option]
-            message = f"stream {sink.source} reads {target} through source {node.source.name}, so "
+            message = f"stream {sink.stream} reads {target} through source {node.source.name}, so "
             message += f"sink {sink.name} would feed its own source"
             hint = f"give {sink.name} another {option}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
@@ -127,8 +127,8 @@ def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator
     for option in lists_of_names & set(spans):
         for name in sink.options[option]:
             if name.lower() not in names:
-                hint = did_you_mean(name, columns, f"columns of {sink.source}")
-                message = f"{option}: {sink.source} has no column {name}"
+                hint = did_you_mean(name, columns, f"columns of {sink.stream}")
+                message = f"{option}: {sink.stream} has no column {name}"
                 yield _error(sink, "TG-301", message, spans[option], hint)
 
 

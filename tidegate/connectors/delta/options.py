@@ -6,11 +6,11 @@ import re
 
 from tidegate.catalog.connector import (
     ANY_KIND,
-    Columns,
+    ColumnTypes,
     ConnectorSpec,
+    OptionValues,
     SinkSpec,
     SourceSpec,
-    Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.common_options import EXISTING
@@ -41,7 +41,7 @@ def _base(kind: str) -> str:
     return re.split(r"[(<\s]", kind, maxsplit=1)[0].upper()
 
 
-def _check_columns(options: Values, columns: Columns) -> str | None:
+def _check_columns(options: OptionValues, columns: ColumnTypes) -> str | None:
     for name, kind in columns:
         if _base(kind) not in (*_PLAIN, *_NESTED):
             return f"Delta has no type for the column {name}, which is {kind}: CAST it"
@@ -100,8 +100,8 @@ SPEC = ConnectorSpec(
                 minimum=1,
             ),
         ),
-        bounded=lambda options: bool(options["bounded"]),
-        identity=("path", "start"),
+        is_bounded=lambda options: bool(options["bounded"]),
+        identity_options=("path", "start"),
     ),
     sink=SinkSpec(
         (
@@ -122,7 +122,7 @@ SPEC = ConnectorSpec(
         accepts=lambda _: ANY_KIND,
         check_columns=_check_columns,
         needs_key=True,
-        exclusive=("path",),
+        exclusive_options=("path",),
         is_read_by=lambda sink, source: bool(sink["path"] == source["path"]),
     ),
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOG = "_delta_log"
 # An epoch is stored as generation * 10**12 + epoch + 1.
 _GENERATION = 10**12
-# The writer features that are supported, at least as long as `require_no_row_rules` accepts them.
+# The writer features that are supported, if `require_no_row_rules` accepts the table.
 _SUPPORTED_FEATURES = frozenset(
     {
         *("appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed"),
@@ -105,9 +105,9 @@ class DeltaColumn:
 class DeltaLakeTable:
     """A version of a table: its URI and the `DeltaTable` of deltalake."""
 
-    def __init__(self, uri: str, loaded: Any) -> None:
+    def __init__(self, uri: str, delta_table: Any) -> None:
         self.uri = uri
-        self.loaded = loaded
+        self.delta_table = delta_table
 
     @property
     def store(self) -> Store:
@@ -115,20 +115,20 @@ class DeltaLakeTable:
 
     @property
     def version(self) -> int:
-        return int(self.loaded.version())
+        return int(self.delta_table.version())
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        return tuple(self.loaded.metadata().partition_columns)
+        return tuple(self.delta_table.metadata().partition_columns)
 
     @property
     def configuration(self) -> dict[str, str]:
-        return dict(self.loaded.metadata().configuration)
+        return dict(self.delta_table.metadata().configuration)
 
     def columns(self) -> list[DeltaColumn]:
         import pyarrow as pa
 
-        schema = self.loaded.schema()
+        schema = self.delta_table.schema()
         types = pa.schema(schema.to_arrow())
         return [
             DeltaColumn(
@@ -142,11 +142,11 @@ class DeltaLakeTable:
 
     def refresh(self) -> None:
         """Load the newest version."""
-        self.loaded.update_incremental()
+        self.delta_table.update_incremental()
 
-    def application_version(self, owner: str) -> int | None:
+    def application_version(self, application_id: str) -> int | None:
         """Return the last version that an application has written."""
-        version = self.loaded.transaction_version(owner)
+        version = self.delta_table.transaction_version(application_id)
         return None if version is None else int(version)
 
 
@@ -188,7 +188,9 @@ def epoch_from_number(number: int) -> EpochId:
 def commit_properties(numbers: dict[str, int]) -> Any:
     """Return the properties of a log entry that sets the versions of these applications."""
     deltalake = import_deltalake()
-    pairs = [deltalake.Transaction(owner, number) for owner, number in numbers.items()]
+    pairs = [
+        deltalake.Transaction(application_id, number) for application_id, number in numbers.items()
+    ]
     return deltalake.CommitProperties(app_transactions=pairs)
 
 
@@ -198,7 +200,7 @@ def require_supported(table: DeltaLakeTable, label: str) -> None:
     mapping = configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
         raise _unsupported(label, f"its columns are mapped by {mapping}")
-    features = table.loaded.protocol().writer_features or ()
+    features = table.delta_table.protocol().writer_features or ()
     unsupported = sorted({*features} - _SUPPORTED_FEATURES - {"columnMapping", "deletionVectors"})
     if unsupported:
         raise _unsupported(label, f"it needs {', '.join(unsupported)}")

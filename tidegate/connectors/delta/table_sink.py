@@ -55,7 +55,7 @@ from tidegate.storage import NotFound, open_store, uri
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import StreamRows
+    from tidegate.connectors.base import StreamSchema
     from tidegate.storage import Store
 
 
@@ -67,7 +67,7 @@ _SIGN = "_tg_sign"
 def merge_changes(
     table: DeltaLakeTable,
     columns: Sequence[DeltaColumn],
-    rows: StreamRows,
+    rows: StreamSchema,
     staged: Store,
     names: Sequence[str],
     numbers: dict[str, int],
@@ -84,7 +84,7 @@ def merge_changes(
     nullable = {column.name for column in columns if not column.not_null}
     same_key = " AND ".join(_same_key(key, key in nullable) for key in keys)
     values = {_quote(column.name): f"s.{_quote(column.name)}" for column in columns}
-    merger = table.loaded.merge(
+    merger = table.delta_table.merge(
         changes,
         same_key,
         source_alias="s",
@@ -137,8 +137,8 @@ class DeltaSink:
     """Appends the rows of a stream to a table, or updates the table by key."""
 
     def __init__(self, context: SinkContext) -> None:
-        assert context.rows is not None, "the context describes the rows of the stream"
-        self.rows = context.rows
+        assert context.schema is not None, "the context describes the rows of the stream"
+        self.stream_schema = context.schema
         self.options = context.sink.options
         self.label = f"the sink {context.sink.name}"
         self.name = context.sink.name
@@ -146,9 +146,9 @@ class DeltaSink:
         self.store = open_store(self.uri)
         # The name of a sink may contain characters that file names should not.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]
-        self.prefix = f"{context.pipeline}-{short}-"
+        self.prefix = f"{context.stream_id}-{short}-"
         self.internal = f"_tidegate/{self.prefix}"
-        self.owner = f"tidegate/{context.pipeline}/{self.name.lower()}"
+        self.application_id = f"tidegate/{context.stream_id}/{self.name.lower()}"
         self._table: DeltaLakeTable | None = None
         self._columns: tuple[DeltaColumn, ...] = ()
 
@@ -159,7 +159,7 @@ class DeltaSink:
 
     @property
     def by_key(self) -> bool:
-        return bool(self.rows.key)
+        return bool(self.stream_schema.key)
 
     def recover(self, committed: CommittedState) -> None:
         with translate_errors(self.label):
@@ -180,9 +180,11 @@ class DeltaSink:
 
             fields = [
                 pa.field(
-                    name, arrow_type(kind), name in self.rows.nullable or not self._is_key(name)
+                    name,
+                    arrow_type(kind),
+                    name in self.stream_schema.nullable or not self._is_key(name),
                 )
-                for name, kind in self.rows.columns
+                for name, kind in self.stream_schema.columns
             ]
             create_table(self.uri, pa.schema(fields), self.options["partition_by"] or ())
             table = open_table(self.uri)
@@ -195,7 +197,7 @@ class DeltaSink:
         return table
 
     def _is_key(self, name: str) -> bool:
-        return name.lower() in {key.lower() for key in self.rows.key or ()}
+        return name.lower() in {key.lower() for key in self.stream_schema.key or ()}
 
     def _match_columns(self, table: DeltaLakeTable) -> tuple[DeltaColumn, ...]:
         """Return the columns of the table in the order of the stream, after checking the table."""
@@ -204,7 +206,7 @@ class DeltaSink:
         table_columns = table.columns()
         columns = tuple(
             matching_column(table_columns, name, arrow_type(kind), kind, self.label)
-            for name, kind in self.rows.columns
+            for name, kind in self.stream_schema.columns
         )
         for column in table_columns:
             if column not in columns and column.not_null:
@@ -228,7 +230,9 @@ class DeltaSink:
                 f"by {', '.join(declared)}",
                 hint="leave out partition_by, or write to another table.",
             )
-        missing = {t.lower() for t in actual} - {name.lower() for name, _ in self.rows.columns}
+        missing = {t.lower() for t in actual} - {
+            name.lower() for name, _ in self.stream_schema.columns
+        }
         if missing:
             raise RunError(
                 "TG-523",
@@ -238,7 +242,7 @@ class DeltaSink:
             )
 
     def _require_comparable_keys(self) -> None:
-        for name, kind in self.rows.columns:
+        for name, kind in self.stream_schema.columns:
             if self._is_key(name) and kind.startswith(
                 ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT")
             ):
@@ -253,7 +257,7 @@ class DeltaSink:
 
     @property
     def _newest_generation(self) -> str:
-        return f"{self.owner}/newest"
+        return f"{self.application_id}/newest"
 
     @property
     def _any_pipeline(self) -> str:
@@ -262,7 +266,7 @@ class DeltaSink:
 
     def _marker(self) -> tuple[EpochId, int] | None:
         """Return the last published epoch and the newest generation."""
-        number = self.table.application_version(self.owner)
+        number = self.table.application_version(self.application_id)
         if number is None:
             return None
         return epoch_from_number(number), self.table.application_version(
@@ -272,11 +276,11 @@ class DeltaSink:
     def _open_marker(self, committed: CommittedState) -> None:
         marker = self._marker()
         if marker is None:
-            if committed.staged is not None and committed.committables:
+            if committed.staged_epoch is not None and committed.committables:
                 raise self._lost_marker_error()
             self._reject_second_pipeline(committed)
             self._write_numbers(
-                {self.owner: epoch_number(EpochId(0, -1)), self._newest_generation: 0}
+                {self.application_id: epoch_number(EpochId(0, -1)), self._newest_generation: 0}
             )
         elif marker[0].epoch >= 0 and not committed.contains(marker[0]):
             raise self._ahead_error(marker[0], committed.last)
@@ -331,7 +335,9 @@ class DeltaSink:
         return None
 
     def writer_factory(self, schema: pa.Schema) -> DeltaWriterFactory:
-        assert (OP in schema.names) == self.rows.has_op, "rows have _op if the stream declares it"
+        assert (OP in schema.names) == self.stream_schema.has_op, (
+            "rows have _op if the stream declares it"
+        )
         # deltalake partitions the rows that it merges.
         partition = () if self.by_key else self.table.partition_by
         files = FilesWriterFactory(
@@ -342,7 +348,7 @@ class DeltaSink:
             None,
             _FILE_BYTES,
         )
-        pairs = zip(self.rows.columns, self._columns, strict=True)
+        pairs = zip(self.stream_schema.columns, self._columns, strict=True)
         return DeltaWriterFactory(
             self.name,
             files,
@@ -385,7 +391,7 @@ class DeltaSink:
     def _try_publish(self, epoch: EpochId, committables: Sequence[Committable]) -> bool:
         """Write the log entry of the epoch. Returns False after a conflict with another writer."""
         numbers = {
-            self.owner: epoch_number(epoch),
+            self.application_id: epoch_number(epoch),
             self._newest_generation: epoch.generation,
             self._any_pipeline: epoch.generation,
         }
@@ -394,7 +400,7 @@ class DeltaSink:
             if self.by_key:
                 staged = self.store.child(f"{self.internal}/staging")
                 names = [committable["staged"] for committable in committables]
-                merge_changes(self.table, self._columns, self.rows, staged, names, numbers)
+                merge_changes(self.table, self._columns, self.stream_schema, staged, names, numbers)
                 if not self._is_published(epoch):
                     # A merge without changes creates no version. Write the marker separately.
                     self._write_numbers(numbers)
@@ -430,10 +436,10 @@ class DeltaSink:
         table = self.table
         if actions:
             self.store.sync([""])
-        table.loaded.create_write_transaction(
+        table.delta_table.create_write_transaction(
             actions,
             "append",
-            table.loaded.schema(),
+            table.delta_table.schema(),
             list(table.partition_by),
             commit_properties=commit_properties(numbers),
         )

@@ -16,7 +16,14 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tidegate.columns import OP
-from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext, Split
+from tidegate.connectors.base import (
+    FrameBuilder,
+    InputRange,
+    Offset,
+    ScanRequest,
+    SourceContext,
+    balance_splits,
+)
 from tidegate.connectors.delta.table import (
     LOG,
     DeltaColumn,
@@ -96,7 +103,10 @@ class DeltaSource:
         if not chosen:
             return None
         size = sum(file["size"] for file in chosen)
-        return InputRange(offset, _balance(chosen, tasks), more=more, size=size)
+        splits = [
+            (file["size"], [file["path"], file["position"], file["values"]]) for file in chosen
+        ]
+        return InputRange(offset, balance_splits(splits, tasks), has_more=more, size=size)
 
     def _is_full(self, chosen: list[AddedFile], file: AddedFile) -> bool:
         sizes = [item["size"] for item in (*chosen, file)]
@@ -141,10 +151,10 @@ class DeltaSource:
 
     def _snapshot_files(self, version: int) -> list[AddedFile]:
         table = self._open_version(version)
-        for batch in table.loaded.deletion_vectors():
+        for batch in table.delta_table.deletion_vectors():
             if batch.num_rows:
                 raise self._unreadable_error("it uses deletion vectors")
-        actions = pa.table(table.loaded.get_add_actions())
+        actions = pa.table(table.delta_table.get_add_actions())
         partition_by = table.partition_by
         return [
             {
@@ -216,19 +226,27 @@ class DeltaSource:
 
     # Reading.
 
-    def direct(self, read: Read) -> DeltaReader:
-        pairs = tuple((name, self.columns[name.lower()].name) for name, _ in read.columns)
+    def create_reader(self, request: ScanRequest) -> DeltaReader:
+        pairs = tuple((name, self.columns[name.lower()].name) for name, _ in request.columns)
         kinds = dict(self._declared)
-        schema = pa.schema([(name, arrow_type(kinds[name])) for name, _ in read.columns])
+        schema = pa.schema([(name, arrow_type(kinds[name])) for name, _ in request.columns])
         partition_by = tuple(self.table.partition_by)
         return DeltaReader(
-            self.label, self.uri, schema, pairs, partition_by, read.arrival, read.located
+            self.label,
+            self.uri,
+            schema,
+            pairs,
+            partition_by,
+            request.with_arrival,
+            request.with_location,
         )
 
-    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
-        return builder(self.direct(read))
+    def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
+        return builder.read_frame(self.create_reader(request))
 
-    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
+    def spark_read_frame(
+        self, spark: SparkSession, request: ScanRequest, input_range: InputRange
+    ) -> DataFrame:
         raise AssertionError("tasks read all rows")
 
 
@@ -241,17 +259,6 @@ def _log_text(value: Any) -> str | None:
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=None).isoformat(" ")
     return str(value)
-
-
-def _balance(files: list[AddedFile], tasks: int) -> list[Split]:
-    """Distribute files over tasks by size, largest first, so that all tasks read about the same."""
-    splits: list[Split] = [[] for _ in range(tasks)]
-    loads = [0] * tasks
-    for file in sorted(files, key=lambda item: -item["size"]):
-        least = loads.index(min(loads))
-        splits[least].append([file["path"], file["position"], file["values"]])
-        loads[least] += file["size"]
-    return splits
 
 
 def open_source(context: SourceContext) -> DeltaSource:

@@ -22,7 +22,7 @@ from tidegate.storage import AlreadyExists, NotFound, StorageError
 if TYPE_CHECKING:
     from tidegate.storage import Store
 
-_RECORDS, _ASIDE = "merges", "merged"
+_RECORDS, _STAGED = "merges", "merge_staging"
 _RECORD = re.compile(r".*/(\d+)\.json")
 # The maximum size of a merged file, because one process writes it.
 _MAX_BYTES = 64 << 20
@@ -58,12 +58,12 @@ class CommittedFile:
 class MergeRecord:
     """The record that commits a merge: a new file and the files that it replaces.
 
-    The field names are keys of the stored JSON. `aside` is the name in the internal folder.
+    The field names are keys of the stored JSON. `internal_name` is the name in the internal folder.
     """
 
     folder: str
     name: str
-    aside: str
+    internal_name: str
     size: int
     rows: int
     files: tuple[str, ...]
@@ -103,7 +103,7 @@ class Compaction:
             self.pending = self._record(self.number)
             self._finish()
         self.store.delete(self._record_name(n) for n in records if n != self.number)
-        folder = f"{self.internal}/{_ASIDE}"
+        folder = f"{self.internal}/{_STAGED}"
         leftovers = [*self.store.list(folder), *self.store.list_unfinished(folder)]
         self.store.delete(item.name for item in leftovers)
 
@@ -125,7 +125,7 @@ class Compaction:
     def add(self, path: str, size: int, rows: int | None = None) -> None:
         """Register a published file."""
         name = parse_file_name(path)
-        if self.files is not None and name is not None and name.owner == self.prefix:
+        if self.files is not None and name is not None and name.prefix == self.prefix:
             self.files.setdefault(name.folder, []).append(CommittedFile(path, name, size, rows))
             self.changed.add(name.folder)
 
@@ -194,16 +194,16 @@ class Compaction:
         name = merged_name(
             self.prefix, first.generation, first.first, last.last, file_format.format
         )
-        aside = f"{uuid.uuid4().hex[:12]}-{name}"
+        internal_name = f"{uuid.uuid4().hex[:12]}-{name}"
         paths = [file.path for file in chosen]
         try:
-            with self.store.writer(f"{self.internal}/{_ASIDE}/{aside}") as out:
+            with self.store.writer(f"{self.internal}/{_STAGED}/{internal_name}") as out:
                 rows = file_format.merge(self.store, paths, out)
         except NotFound:
             # A user has removed a file. It stays removed, so list the files again.
             self.files = None
             return
-        merge = MergeRecord(folder, name, aside, out.tell(), rows, tuple(paths))
+        merge = MergeRecord(folder, name, internal_name, out.tell(), rows, tuple(paths))
         if self._commit(merge):
             self._finish()
         else:
@@ -235,7 +235,7 @@ class Compaction:
         merge = self.pending
         if merge is None:
             return
-        merged = f"{self.internal}/{_ASIDE}/{merge.aside}"
+        merged = f"{self.internal}/{_STAGED}/{merge.internal_name}"
         if self.store.exists(merge.target) or self.store.exists(merged):
             self.store.move_new(merged, merge.target)
             if self.store.size(merge.target) != merge.size:

@@ -25,7 +25,7 @@ from tidegate.storage import Store, StoredFile
 
 _MERGED = "-to-"
 _NAME = re.compile(
-    r"(?P<owner>.+-)(?P<generation>\d{3,})-(?P<first>\d{12,})-"
+    r"(?P<prefix>.+-)(?P<generation>\d{3,})-(?P<first>\d{12,})-"
     r"(?:to-(?P<last>\d{12,})|\d{5,}-\d{3,})\.(?:parquet|json|csv)"
 )
 
@@ -35,7 +35,7 @@ class EpochFileName:
     """The parts of a file name: the sink and the epochs whose rows the file contains."""
 
     folder: str
-    owner: str
+    prefix: str
     generation: int
     first: int
     last: int
@@ -44,9 +44,9 @@ class EpochFileName:
     @property
     def series(self) -> tuple[str, str, int]:
         """Files can only replace each other within a folder, a sink and a generation."""
-        return self.folder, self.owner, self.generation
+        return self.folder, self.prefix, self.generation
 
-    def holds(self, other: EpochFileName) -> bool:
+    def replaces(self, other: EpochFileName) -> bool:
         """Return whether this file contains the rows of another file of the same series."""
         return self.first <= other.first and other.last <= self.last and self != other
 
@@ -60,7 +60,7 @@ def parse_file_name(path: str) -> EpochFileName | None:
     first, last = int(match["first"]), match["last"]
     return EpochFileName(
         folder,
-        match["owner"],
+        match["prefix"],
         int(match["generation"]),
         first,
         int(last) if last else first,
@@ -87,11 +87,11 @@ class MergedFiles:
     def __bool__(self) -> bool:
         return bool(self._by_series)
 
-    def hold(self, path: str) -> bool:
+    def replaces(self, path: str) -> bool:
         """Return whether a merged file contains the rows of this file."""
         name = parse_file_name(path)
         return name is not None and any(
-            item.holds(name) for item in self._by_series.get(name.series, ())
+            item.replaces(name) for item in self._by_series.get(name.series, ())
         )
 
 
@@ -175,7 +175,7 @@ def new_files(items: Iterable[StoredFile], seen: set[str], glob: str | None) -> 
     files = [item for item in items if item.name not in seen and _is_data(item.name, glob)]
     merged = MergedFiles(item.name for item in items)
     if merged:
-        files = [item for item in files if not merged.hold(item.name)]
+        files = [item for item in files if not merged.replaces(item.name)]
     return sorted(files, key=lambda item: (item.modified_us, item.name))
 
 
@@ -183,7 +183,7 @@ def partly_read_merge(files: Iterable[StoredFile], seen: Iterable[str]) -> str |
     """Return a new merged file that contains rows of files that have been read, if there is one."""
     for item in files:
         merged = MergedFiles([item.name])
-        if merged and any(merged.hold(name) for name in seen):
+        if merged and any(merged.replaces(name) for name in seen):
             return item.name
     return None
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 from tidegate.columns import (
     ARRIVAL_FILE,
     ARRIVAL_ROW,
-    BAD_REASON,
-    BAD_RECORD,
     CONTROL,
+    MALFORMED_REASON,
+    MALFORMED_RECORD,
     NOW,
     RECORD_FILE,
     RECORD_LINE,
@@ -123,13 +123,15 @@ class FileRows:
         return TextFiles(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
 
     def _require_well_formed(self, rows: pa.Table) -> None:
-        if BAD_RECORD not in rows.column_names:
+        if MALFORMED_RECORD not in rows.column_names:
             return
-        bad = rows.filter(rows.column(BAD_RECORD).is_valid()).slice(0, 1).to_pylist()
-        for row in bad:
+        malformed_rows = (
+            rows.filter(rows.column(MALFORMED_RECORD).is_valid()).slice(0, 1).to_pylist()
+        )
+        for row in malformed_rows:
             raise RunError(
                 "TG-504",
-                f"line {row[RECORD_LINE]} of {row[RECORD_FILE]}: {row[BAD_REASON]}",
+                f"line {row[RECORD_LINE]} of {row[RECORD_FILE]}: {row[MALFORMED_REASON]}",
             )
 
     def _unreadable(self, error: Exception) -> RunError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.catalog.connector import Columns, Values
+from tidegate.catalog.connector import ColumnTypes, OptionValues
 from tidegate.connectors.base import (
     Committable,
     CommittedState,
@@ -49,13 +49,13 @@ class FileLayout:
 
     format: str
     partition_by: tuple[str, ...]
-    columns: Columns
+    columns: ColumnTypes
     # Only for CSV.
     header: bool | None = None
     delimiter: str | None = None
 
     @classmethod
-    def of(cls, options: Values, columns: Columns) -> FileLayout:
+    def of(cls, options: OptionValues, columns: ColumnTypes) -> FileLayout:
         text = _TEXT_OPTIONS if options["format"] == "csv" else ()
         folders = tuple(name.lower() for name in options["partition_by"] or ())
         return cls(options["format"], folders, columns, **{name: options[name] for name in text})
@@ -136,7 +136,7 @@ class FilesSink:
         self.store = open_store(uri(self.options["path"], context.sink.script.folder))
         # Files are named <stream id>-<sink>-..., so this is common to all sinks with this name.
         self.name_suffix = f"-{context.sink.name.lower()}-"
-        self.prefix = f"{context.pipeline}{self.name_suffix}"
+        self.prefix = f"{context.stream_id}{self.name_suffix}"
         self.internal = f"{_INTERNAL}/{self.prefix}"
         self.last: EpochId | None = None
         self.layout = FileLayout.of(self.options, context.columns)
@@ -151,7 +151,7 @@ class FilesSink:
             markers = self._markers(files)
             marker = markers.get(self.prefix)
             self.last = marker.epoch if marker is not None else None
-            epochs = _epochs_by_owner(files)
+            epochs = _epochs_epochs_by_prefix(files)
             self._reject_unknown_epochs(committed, epochs.get(self.prefix, set()))
             if marker is None:
                 self._reject_second_pipeline(committed, markers)
@@ -184,7 +184,7 @@ class FilesSink:
         return [
             committable
             for committable in committables
-            if not merged.hold(self._final_name(epoch, committable))
+            if not merged.replaces(self._final_name(epoch, committable))
         ]
 
     def _require_writable(self) -> None:
@@ -287,7 +287,9 @@ class FilesSink:
         from tidegate.sql.quoting import quote_identifier
 
         format = self.options["format"]
-        rest = [(sql, name) for sql, name in stream_columns if name.lower() not in self._partition]
+        data_columns = [
+            (sql, name) for sql, name in stream_columns if name.lower() not in self._partition
+        ]
         # Spark converts the values to folder names.
         folders = [
             (f"CAST({sql} AS STRING)", name)
@@ -295,8 +297,8 @@ class FilesSink:
             if name.lower() in self._partition
         ]
         if format == "parquet":
-            return [*rest, *folders] if folders else None
-        record = ", ".join(f"{sql} AS {quote_identifier(name)}" for sql, name in rest)
+            return [*data_columns, *folders] if folders else None
+        record = ", ".join(f"{sql} AS {quote_identifier(name)}" for sql, name in data_columns)
         line = f"to_{format}(struct({record}), {_sql_map(self._text_options())})"
         return [(line, LINE), *folders]
 
@@ -357,15 +359,15 @@ class FilesSink:
         self.last = epoch
 
 
-def _epochs_by_owner(files: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
+def _epochs_epochs_by_prefix(files: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
     """Return the epochs in the names of files, by the prefix of the names."""
-    by_owner: dict[str, set[EpochId]] = {}
+    epochs_by_prefix: dict[str, set[EpochId]] = {}
     for item in files:
         name = parse_file_name(item.name)
         if name is not None and not item.name.startswith(f"{_INTERNAL}/"):
             epochs = {EpochId(name.generation, at) for at in (name.first, name.last)}
-            by_owner.setdefault(name.owner, set()).update(epochs)
-    return by_owner
+            epochs_by_prefix.setdefault(name.prefix, set()).update(epochs)
+    return epochs_by_prefix
 
 
 def json_options(nulls: bool = False) -> str:

@@ -20,7 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP, RECORD_FILE, RECORD_LINE
-from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext
+from tidegate.connectors.base import (
+    FrameBuilder,
+    InputRange,
+    Offset,
+    ScanRequest,
+    SourceContext,
+    balance_splits,
+)
 from tidegate.connectors.files.listing import SeenFiles, new_files, partly_read_merge
 from tidegate.connectors.formats.lines import TextReader, is_compressed
 from tidegate.errors import RunError
@@ -30,7 +37,7 @@ from tidegate.storage import RangedFile, StoredFile, open_store, uri
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.connectors.formats.lines import CsvLines, JsonLines, PlainLinesReader
+    from tidegate.connectors.formats.lines import ArrowLinesReader, CsvLines, JsonLines
 
 
 # ---- Reading Parquet in tasks. Python workers import this module, which must not load the parser.
@@ -135,7 +142,7 @@ class FilesSource:
         self.context = context
         self.options = context.source.options
         self.store = open_store(uri(self.options["path"], context.source.script.folder))
-        self.seen_files = SeenFiles(open_store(context.offsets))
+        self.seen_files = SeenFiles(open_store(context.offsets_uri))
         self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
         # The files read up to committed offsets, and up to the start of ranges that were planned.
         self._committed: list[tuple[Offset, set[str]]] = []
@@ -173,11 +180,11 @@ class FilesSource:
         if self.options["format"] == "parquet":
             input_range = self._plan_parquet(chosen, offset, size, more, tasks)
             return replace(input_range, progress=(size, remaining))
-        splits = _balance(
+        splits = balance_splits(
             [part for item in chosen for part in _text_parts(item, tasks, self.reads_whole_files)],
             tasks,
         )
-        return InputRange(offset, splits, size=size, more=more, progress=(size, remaining))
+        return InputRange(offset, splits, size=size, has_more=more, progress=(size, remaining))
 
     def _reject_merged(self, files: list[StoredFile], seen: set[str]) -> None:
         merged = partly_read_merge(files, seen)
@@ -225,7 +232,7 @@ class FilesSource:
         has_other_types = not all(has_declared_types(footer, declared) for footer in footers)
         names = [item.name for item in chosen]
         if partitioned or has_other_types:
-            return InputRange(offset, [], rows, more, size, native=names)
+            return InputRange(offset, [], rows, more, size, spark_read=names)
         parts = []
         for item, footer in zip(chosen, footers, strict=True):
             for group in range(footer.num_row_groups):
@@ -233,7 +240,7 @@ class FilesSource:
                 parts.append((weight, [item.name, item.modified_us, group, group + 1]))
         # Spark can only read object stores that the user has configured in Spark.
         native = names if size > _NATIVE_BYTES and self.store.local else None
-        return InputRange(offset, _balance(parts, tasks), rows, more, size, native=native)
+        return InputRange(offset, balance_splits(parts, tasks), rows, more, size, spark_read=native)
 
     def _footer(self, item: StoredFile) -> Any:
         """Read the footer of a file, with retries if the file may still be being written."""
@@ -271,28 +278,30 @@ class FilesSource:
 
     # Reading.
 
-    def direct(self, read: Read) -> ParquetReader | PlainLinesReader | None:
+    def create_reader(self, request: ScanRequest) -> ParquetReader | ArrowLinesReader | None:
         if self.options["format"] != "parquet":
-            return self._plain_lines(read)
-        return None if self._metadata else self._parquet(read)
+            return self._plain_lines(request)
+        return None if self._metadata else self._parquet(request)
 
-    def _plain_lines(self, read: Read) -> PlainLinesReader | None:
+    def _plain_lines(self, request: ScanRequest) -> ArrowLinesReader | None:
         """Return a reader that decodes records in the tasks, or None if Spark must decode them."""
         options = self.options
         # Only Spark can report why a record is malformed.
-        if read.located or not read.vectors:
+        if request.with_location or not request.decode_in_tasks:
             return None
         special = options["timestamp_format"] is not None or options["encoding"] != "utf-8"
         if special or self.reads_whole_files or options["changelog"] or self._metadata:
             return None
-        from tidegate.connectors.formats.lines import PlainLinesReader
+        from tidegate.connectors.formats.lines import ArrowLinesReader
 
         declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
-        form = self._csv_lines(declared) if options["format"] == "csv" else _json_lines(declared)
-        if form is None:
+        line_format = (
+            self._csv_lines(declared) if options["format"] == "csv" else _json_lines(declared)
+        )
+        if line_format is None:
             return None
-        names = tuple(name for name, _ in read.columns)
-        return PlainLinesReader(self._text_reader(), form, names, read.arrival)
+        names = tuple(name for name, _ in request.columns)
+        return ArrowLinesReader(self._text_reader(), line_format, names, request.with_arrival)
 
     def _csv_lines(self, declared: Sequence[tuple[str, str]]) -> CsvLines | None:
         from tidegate.connectors.formats.csv import CsvFormat, csv_schema
@@ -301,35 +310,37 @@ class FilesSource:
         options = self.options
         schema = csv_schema(declared)
         delimiter = options["delimiter"].replace("\\t", "\t")
-        form = CsvFormat(delimiter, options["quote"] or None, options["escape"])
-        if schema is None or not form.is_plain or options["null_value"]:
+        csv_format = CsvFormat(delimiter, options["quote"] or None, options["escape"])
+        if schema is None or not csv_format.is_plain or options["null_value"]:
             return None
-        return CsvLines(schema, form, bool(options["header"]))
+        return CsvLines(schema, csv_format, bool(options["header"]))
 
-    def _parquet(self, read: Read) -> ParquetReader:
+    def _parquet(self, request: ScanRequest) -> ParquetReader:
         columns = pa.schema(
-            [self._declared_schema().field(name) for name, _ in self._records(read)]
+            [self._declared_schema().field(name) for name, _ in self._records(request)]
         )
-        arrival = read.arrival or bool(self._metadata)
-        return ParquetReader(self.store.uri, columns, arrival, read.located)
+        arrival = request.with_arrival or bool(self._metadata)
+        return ParquetReader(self.store.uri, columns, arrival, request.with_location)
 
-    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
+    def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
         if self.options["format"] == "parquet":
-            return self._with_metadata(builder(self._parquet(read)))
-        plain = self._plain_lines(read)
+            return self._with_metadata(builder.read_frame(self._parquet(request)))
+        plain = self._plain_lines(request)
         if plain is not None:
-            return builder(plain)
+            return builder.read_frame(plain)
         from tidegate.connectors.formats.spark_text import TextFiles
 
         reader = self._text_reader()
         declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
         declared += [(OP, "STRING")] if self.options["changelog"] else []
-        position_columns = (ARRIVAL_FILE, ARRIVAL_ROW) if read.arrival or self._metadata else ()
-        frame = TextFiles(self.options, tuple(declared), position_columns, read.located).read(
-            builder(reader)
+        position_columns = (
+            (ARRIVAL_FILE, ARRIVAL_ROW) if request.with_arrival or self._metadata else ()
         )
+        frame = TextFiles(
+            self.options, tuple(declared), position_columns, request.with_location
+        ).read(builder.read_frame(reader))
         frame = self._with_metadata(frame)
-        return builder.counted(frame) if self.reads_whole_files else frame
+        return builder.count_rows(frame) if self.reads_whole_files else frame
 
     def _text_reader(self) -> TextReader:
         is_csv = self.options["format"] == "csv"
@@ -340,15 +351,17 @@ class FilesSource:
             self.options["encoding"] == "utf-8",
         )
 
-    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
+    def spark_read_frame(
+        self, spark: SparkSession, request: ScanRequest, input_range: InputRange
+    ) -> DataFrame:
         from tidegate.sql.quoting import quote_identifier
 
-        paths = [escape_glob(self.store.spark_uri(name)) for name in input_range.native]
-        records = self._records(read)
+        paths = [escape_glob(self.store.spark_uri(name)) for name in input_range.spark_read]
+        records = self._records(request)
         schema = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in records)
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
-        extra_columns = list(_ROW_LOCATION) if read.located else []
-        extra_columns += list(ROW_ARRIVAL) if read.arrival or self._metadata else []
+        extra_columns = list(_ROW_LOCATION) if request.with_location else []
+        extra_columns += list(ROW_ARRIVAL) if request.with_arrival or self._metadata else []
         names = [quote_identifier(name) for name, _ in records]
         return self._with_metadata(reader.parquet(*paths).selectExpr(*names, *extra_columns))
 
@@ -358,10 +371,10 @@ class FilesSource:
         columns = self.context.source.stored_columns
         return [(c.name, c.metadata) for c in columns if c.metadata is not None]
 
-    def _records(self, read: Read) -> list[tuple[str, str]]:
+    def _records(self, request: ScanRequest) -> list[tuple[str, str]]:
         """Return the columns to read from the files, at least one so that rows are counted."""
         metadata_names = {name for name, _ in self._metadata}
-        columns = [item for item in read.columns if item[0] not in metadata_names]
+        columns = [item for item in request.columns if item[0] not in metadata_names]
         first = self.context.source.record_columns[0]
         return columns or [(first.name, str(first.type))]
 
@@ -408,17 +421,6 @@ def _text_parts(item: StoredFile, tasks: int, whole: bool) -> list[tuple[int, li
         (item.size // count, [item.name, item.modified_us, start, end])
         for start, end in zip(bounds, ends, strict=True)
     ]
-
-
-def _balance(parts: list[tuple[int, list[Any]]], tasks: int) -> list[list[Any]]:
-    """Distribute parts over tasks by size, largest first, so that all tasks read about the same."""
-    splits: list[list[Any]] = [[] for _ in range(tasks)]
-    loads = [0] * tasks
-    for weight, part in sorted(parts, key=lambda item: -item[0]):
-        least = loads.index(min(loads))
-        splits[least].append(part)
-        loads[least] += weight
-    return splits
 
 
 def _json_lines(declared: Sequence[tuple[str, str]]) -> JsonLines | None:

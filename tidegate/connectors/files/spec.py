@@ -5,13 +5,13 @@ from __future__ import annotations
 from tidegate.catalog.connector import (
     ANY_KIND,
     APPEND_ONLY,
-    Columns,
+    ColumnTypes,
     ConnectorSpec,
     LookupSpec,
     OptionProblem,
+    OptionValues,
     SinkSpec,
     SourceSpec,
-    Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.common_options import (
@@ -64,17 +64,17 @@ _GLOB = OptionSpec(
 )
 
 
-def _check_source(options: Values) -> OptionProblem | None:
+def _check_source(options: OptionValues) -> OptionProblem | None:
     if options["encoding"] == "utf-16" and not options["multi_line"]:
         return "text in utf-16 cannot be split into lines bytewise", "add multi_line = true."
     return None
 
 
-def _accepts(options: Values) -> frozenset[ChangelogKind]:
+def _accepts(options: OptionValues) -> frozenset[ChangelogKind]:
     return ANY_KIND if options["changelog"] == "column" else APPEND_ONLY
 
 
-def _check_columns(options: Values, columns: Columns) -> str | None:
+def _check_columns(options: OptionValues, columns: ColumnTypes) -> str | None:
     """Reject nested values in CSV files and in directory names."""
     nested = {name for name, kind in columns if kind.startswith(_NESTED)}
     if options["format"] == "csv" and nested:
@@ -109,8 +109,8 @@ SPEC = ConnectorSpec(
                 default=False,
             ),
         ),
-        bounded=lambda options: bool(options["bounded"]),
-        identity=("path", "format"),
+        is_bounded=lambda options: bool(options["bounded"]),
+        identity_options=("path", "format"),
         metadata={"path": ("STRING",), "modified": ("TIMESTAMP",)},
         check=_check_source,
     ),
@@ -154,7 +154,7 @@ SPEC = ConnectorSpec(
         ),
         accepts=_accepts,
         check_columns=_check_columns,
-        exclusive=("path",),
+        exclusive_options=("path",),
         changelog_hint="let the stream EMIT ON WINDOW CLOSE, or write _op as a column: changelog = "
         "'column'.",
     ),

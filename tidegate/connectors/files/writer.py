@@ -71,7 +71,7 @@ class FilesWriter:
     def _add(self, folder: tuple[str, ...], rows: pa.Table) -> None:
         while rows.num_rows:
             file = self.files.get(folder) or self._start_file(folder)
-            fitting_rows = rows.slice(0, file.room)
+            fitting_rows = rows.slice(0, file.remaining_rows)
             rows = rows.slice(fitting_rows.num_rows)
             file.add(fitting_rows)
             if file.is_full:
@@ -101,7 +101,7 @@ class _File:
     rows: int = 0
 
     @property
-    def room(self) -> int:
+    def remaining_rows(self) -> int:
         """The number of rows that may be added at once."""
         limit = self.factory.max_rows
         return _MAX_ROWS_PER_WRITE if limit is None else min(limit - self.rows, _MAX_ROWS_PER_WRITE)

@@ -17,18 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BAD_RECORD
+from tidegate.columns import MALFORMED_RECORD
 from tidegate.connectors.formats.json import MICROS, TYPES, parse_timestamps
 from tidegate.operators.vectorized import RecordFailed
 
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 # Patterns that an ASCII text matches only if no reader accepts it as a value of the type.
 _ASCII = r"^[ -~]*$"
-_NO_WHOLE = "[^0-9+-]"
-_NO_DECIMAL = "[^0-9eE+.,-]"
-_NO_DOUBLE = "[^0-9a-fA-FinfityINFTYxXpP+. -]"
-_NO_TIME = "^[^0-9]*$"
-_NO_BOOLEAN = "."
+_NEVER_INTEGER = "[^0-9+-]"
+_NEVER_DECIMAL = "[^0-9eE+.,-]"
+_NEVER_DOUBLE = "[^0-9a-fA-FinfityINFTYxXpP+. -]"
+_NEVER_TIME = "^[^0-9]*$"
+_NEVER_BOOLEAN = "."
 # The values of a column, and a mask of the texts that are not values.
 ValuesAndInvalid = tuple[pa.Array, pa.Array]
 
@@ -80,48 +80,50 @@ def _type(kind: str) -> pa.DataType | None:
     return TYPES.get(kind)
 
 
-def decode_csv(lines: pa.Array, schema: pa.Schema, form: CsvFormat) -> pa.Table:
-    """Decode records. The column BAD_RECORD contains the text of malformed ones.
+def decode_csv(lines: pa.Array, schema: pa.Schema, csv_format: CsvFormat) -> pa.Table:
+    """Decode records. The column MALFORMED_RECORD contains the text of malformed ones.
 
     Raises RecordFailed if Spark could decode one of them differently.
     """
     try:
         texts = lines.cast(pa.string())
     except pa.ArrowException:
-        return _separate_undecodable(lines, schema, form)
+        return _separate_undecodable(lines, schema, csv_format)
     if not len(texts):
-        return schema.empty_table().append_column(BAD_RECORD, pa.nulls(0, pa.string()))
-    if not pc.all(pc.match_substring_regex(texts, form.plain)).as_py():
+        return schema.empty_table().append_column(MALFORMED_RECORD, pa.nulls(0, pa.string()))
+    if not pc.all(pc.match_substring_regex(texts, csv_format.plain)).as_py():
         raise RecordFailed("quotes that do not surround whole values")
     if pc.any(pc.match_substring(texts, "\0")).as_py():
         raise RecordFailed("a zero byte")
-    values, short = _split_values(texts, schema, form)
+    values, short = _split_values(texts, schema, csv_format)
     columns = []
-    bad = short
+    malformed = short
     for name, kind in zip(schema.names, schema.types, strict=True):
         column, invalid = _convert(values.column(name).combine_chunks(), kind)
         columns.append(column)
-        bad = pc.or_(bad, invalid)
-    bad_texts = pc.if_else(bad, texts, pa.scalar(None, pa.string()))
-    return pa.table([*columns, bad_texts], schema=schema.append(pa.field(BAD_RECORD, pa.string())))
+        malformed = pc.or_(malformed, invalid)
+    malformed_texts = pc.if_else(malformed, texts, pa.scalar(None, pa.string()))
+    return pa.table(
+        [*columns, malformed_texts], schema=schema.append(pa.field(MALFORMED_RECORD, pa.string()))
+    )
 
 
-def header_fits(line: bytes, names: Sequence[str], form: CsvFormat) -> bool:
+def header_fits(line: bytes, names: Sequence[str], csv_format: CsvFormat) -> bool:
     """Return whether a header without quotes has the names of the columns, in their order."""
-    header = line.decode("utf-8", "replace").split(form.delimiter)
+    header = line.decode("utf-8", "replace").split(csv_format.delimiter)
     return [name.strip(" ").lower() for name in header] == [name.lower() for name in names]
 
 
-def _separate_undecodable(lines: pa.Array, schema: pa.Schema, form: CsvFormat) -> pa.Table:
+def _separate_undecodable(lines: pa.Array, schema: pa.Schema, csv_format: CsvFormat) -> pa.Table:
     """Decode lines that are UTF-8, mark the others as malformed, and restore the order."""
     texts = lines.to_pylist()
     is_valid = np.array([_is_utf8(text) for text in texts])
-    good = decode_csv(lines.filter(pa.array(is_valid)), schema, form)
-    bad_texts = [texts[at].decode("utf-8", "replace") for at in np.flatnonzero(~is_valid)]
-    nulls = [pa.nulls(len(bad_texts), item.type) for item in schema]
-    bad = pa.table([*nulls, pa.array(bad_texts, pa.string())], schema=good.schema)
+    decoded = decode_csv(lines.filter(pa.array(is_valid)), schema, csv_format)
+    malformed_texts = [texts[at].decode("utf-8", "replace") for at in np.flatnonzero(~is_valid)]
+    nulls = [pa.nulls(len(malformed_texts), item.type) for item in schema]
+    undecodable = pa.table([*nulls, pa.array(malformed_texts, pa.string())], schema=decoded.schema)
     order = np.argsort(~is_valid, kind="stable")
-    return pa.concat_tables([good, bad]).take(pa.array(np.argsort(order)))
+    return pa.concat_tables([decoded, undecodable]).take(pa.array(np.argsort(order)))
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -132,7 +134,9 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def _split_values(texts: pa.Array, schema: pa.Schema, form: CsvFormat) -> tuple[pa.Table, pa.Array]:
+def _split_values(
+    texts: pa.Array, schema: pa.Schema, csv_format: CsvFormat
+) -> tuple[pa.Table, pa.Array]:
     """Split records into text values, NULL where they are empty.
 
     Also returns a mask of the records that do not have one value per column. They have no values.
@@ -153,9 +157,9 @@ def _split_values(texts: pa.Array, schema: pa.Schema, form: CsvFormat) -> tuple[
                 use_threads=False, block_size=len(joined) + 1, column_names=schema.names
             ),
             arrow_csv.ParseOptions(
-                delimiter=form.delimiter,
-                quote_char=form.quote or False,
-                double_quote=form.doubles,
+                delimiter=csv_format.delimiter,
+                quote_char=csv_format.quote or False,
+                double_quote=csv_format.doubles,
                 ignore_empty_lines=False,
                 invalid_row_handler=skip_row,
             ),
@@ -185,22 +189,22 @@ def _convert(texts: pa.Array, kind: pa.DataType) -> ValuesAndInvalid:
     if kind == pa.bool_():
         lower = pc.utf8_lower(texts)
         plain = pc.is_in(lower, value_set=pa.array(["true", "false"]))
-        return _convert_plain(lower, plain, _NO_BOOLEAN, lambda values: values.cast(kind))
+        return _convert_plain(lower, plain, _NEVER_BOOLEAN, lambda values: values.cast(kind))
     if kind == MICROS:
         plain = pc.match_substring_regex(texts, r"^[12]\d{3}-\d{2}-\d{2}[T ]")
-        return _convert_plain(texts, plain, _NO_TIME, _convert_timestamps)
+        return _convert_plain(texts, plain, _NEVER_TIME, _convert_timestamps)
     if kind == pa.float64():
         plain = pc.and_(
             pc.match_substring_regex(texts, r"^-?\d{1,15}(\.\d{1,15})?$"),
             pc.invert(pc.match_substring_regex(texts, r"^-[0.]*$")),
         )
-        return _convert_plain(texts, plain, _NO_DOUBLE, lambda values: values.cast(kind))
+        return _convert_plain(texts, plain, _NEVER_DOUBLE, lambda values: values.cast(kind))
     if pa.types.is_decimal(kind):
         plain = pc.match_substring_regex(texts, _decimal(kind.precision, kind.scale))
-        return _convert_plain(texts, plain, _NO_DECIMAL, lambda values: values.cast(kind))
+        return _convert_plain(texts, plain, _NEVER_DECIMAL, lambda values: values.cast(kind))
     digits = 9 if kind == pa.int32() else 18
     plain = pc.match_substring_regex(texts, rf"^-?\d{{1,{digits}}}$")
-    return _convert_plain(texts, plain, _NO_WHOLE, lambda values: values.cast(kind))
+    return _convert_plain(texts, plain, _NEVER_INTEGER, lambda values: values.cast(kind))
 
 
 def _decimal(precision: int, scale: int) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BAD_RECORD
+from tidegate.columns import MALFORMED_RECORD
 from tidegate.operators.vectorized import RecordFailed
 
 MICROS = pa.timestamp("us", "UTC")
@@ -48,14 +48,14 @@ def json_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
 
 
 def decode_json(texts: list[bytes], schema: pa.Schema) -> pa.Table:
-    """Decode records. The column BAD_RECORD contains the text of malformed ones.
+    """Decode records. The column MALFORMED_RECORD contains the text of malformed ones.
 
     Raises RecordFailed if Spark could decode one of them differently.
     """
     if not texts:
-        return _with_bad(schema.empty_table(), pa.nulls(0, pa.string()))
+        return _with_malformed(schema.empty_table(), pa.nulls(0, pa.string()))
     try:
-        return _with_bad(_decode_plain(texts, schema), pa.nulls(len(texts), pa.string()))
+        return _with_malformed(_decode_plain(texts, schema), pa.nulls(len(texts), pa.string()))
     except RecordFailed:
         texts = [text.strip(b" \t\r\n") for text in texts]
         framed = [text.startswith(b"{") and text.endswith(b"}") for text in texts]
@@ -85,18 +85,18 @@ def _separate_unframed(texts: list[bytes], framed: list[bool], schema: pa.Schema
 
 def _bad_rows(texts: list[bytes], schema: pa.Schema) -> pa.Table:
     """Return rows of NULLs with the text of malformed records."""
-    if not all(map(_is_surely_bad, texts)):
+    if not all(map(_is_surely_malformed, texts)):
         raise RecordFailed("a record that Spark might accept")
     decoded_texts = pa.array([text.decode("utf-8", "replace") for text in texts], pa.string())
     nulls = pa.table([pa.nulls(len(texts), f.type) for f in schema], schema=schema)
-    return _with_bad(nulls, decoded_texts)
+    return _with_malformed(nulls, decoded_texts)
 
 
-def _with_bad(rows: pa.Table, texts: pa.Array) -> pa.Table:
-    return rows.append_column(BAD_RECORD, texts)
+def _with_malformed(rows: pa.Table, texts: pa.Array) -> pa.Table:
+    return rows.append_column(MALFORMED_RECORD, texts)
 
 
-def _is_surely_bad(text: bytes) -> bool:
+def _is_surely_malformed(text: bytes) -> bool:
     """Return whether Spark rejects the record, too: it is truncated, or invalid in the middle.
 
     Spark also accepts single quotes and words for numbers, and ignores text after an object.

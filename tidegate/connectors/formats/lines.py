@@ -1,6 +1,6 @@
 """Readers of text files: lines with their position, or whole files.
 
-`TextReader` returns the texts, which Spark then decodes (`spark_text`). `PlainLinesReader` decodes
+`TextReader` returns the texts, which Spark then decodes (`spark_text`). `ArrowLinesReader` decodes
 plain records in the task. Python workers import this module, which must not load the parser.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BAD_RECORD, RECORD_FILE, RECORD_LINE
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, MALFORMED_RECORD, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats import csv as plain_csv
 from tidegate.connectors.formats import json as plain_json
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
@@ -215,7 +215,7 @@ class LineFormat(Protocol):
         """Return the lines of a batch that are records, without a header."""
 
     def rows(self, lines: pa.Array) -> pa.Table:
-        """Decode records into their columns and BAD_RECORD."""
+        """Decode records into their columns and MALFORMED_RECORD."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class CsvLines:
     """Lines with one CSV record each."""
 
     schema: pa.Schema
-    form: plain_csv.CsvFormat
+    csv_format: plain_csv.CsvFormat
     header: bool
 
     def records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -245,17 +245,20 @@ class CsvLines:
         if not self.header or not pc.any(first).as_py():
             return batch
         (line,) = batch.filter(first).column(TEXT_BYTES).to_pylist()
-        if not plain_csv.header_fits(line, self.schema.names, self.form):
+        if not plain_csv.header_fits(line, self.schema.names, self.csv_format):
             raise RecordFailed("a different header")
         return batch.filter(pc.invert(first))
 
     def rows(self, lines: pa.Array) -> pa.Table:
-        return plain_csv.decode_csv(lines, self.schema, self.form)
+        return plain_csv.decode_csv(lines, self.schema, self.csv_format)
 
 
 @dataclass(frozen=True)
-class PlainLinesReader:
-    """Reads and decodes lines. Returns the columns `names`, the arrival position and BAD_RECORD."""
+class ArrowLinesReader:
+    """Reads lines and decodes them with Arrow.
+
+    Returns the columns `names`, the arrival position and MALFORMED_RECORD.
+    """
 
     lines: TextReader
     format: LineFormat
@@ -267,7 +270,7 @@ class PlainLinesReader:
         fields = [self.format.schema.field(name) for name in self.names]
         if self.arrival:
             fields += ARRIVAL_FIELDS
-        return pa.schema([*fields, pa.field(BAD_RECORD, pa.string())])
+        return pa.schema([*fields, pa.field(MALFORMED_RECORD, pa.string())])
 
     def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
         for lines, records in self.lines.read(split):
@@ -276,5 +279,5 @@ class PlainLinesReader:
             arrays = [rows.column(name).combine_chunks() for name in self.names]
             if self.arrival:
                 arrays += [batch.column(ARRIVAL_FILE), batch.column(ARRIVAL_ROW)]
-            arrays.append(rows.column(BAD_RECORD).combine_chunks())
+            arrays.append(rows.column(MALFORMED_RECORD).combine_chunks())
             yield pa.record_batch(arrays, schema=self.schema), records

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import (
-    BAD_COLUMN,
-    BAD_REASON,
-    BAD_RECORD,
     CONTROL,
+    MALFORMED_COLUMN,
+    MALFORMED_REASON,
+    MALFORMED_RECORD,
     NOW,
     RECORD_FILE,
     RECORD_LINE,
@@ -64,18 +64,22 @@ class TextFiles:
         return bool(self.options["format"] == "csv")
 
     def read(self, raw: DataFrame) -> DataFrame:
-        """Decode a DataFrame of texts into the columns, and malformed records into BAD_RECORD."""
+        """Decode a DataFrame of texts into the columns and MALFORMED_RECORD."""
         records = self._records(raw)
         malformed = self._is_malformed()
         columns = [self._field(name) for name, _ in self.columns]
-        columns.append(f"CASE WHEN {malformed} THEN coalesce({_TEXT}, '') END AS {BAD_RECORD}")
+        columns.append(
+            f"CASE WHEN {malformed} THEN coalesce({_TEXT}, '') END AS {MALFORMED_RECORD}"
+        )
         columns += [*self.extra_columns, CONTROL, NOW]
         if not self.located:
             return records.selectExpr(*columns)
         columns += [RECORD_FILE, RECORD_LINE, f"explode(array({self._reason(malformed)})) AS blame"]
         located = records.selectExpr(*columns)
         return located.selectExpr(
-            "* EXCEPT (blame)", f"blame.reason AS {BAD_REASON}", f"blame.name AS {BAD_COLUMN}"
+            "* EXCEPT (blame)",
+            f"blame.reason AS {MALFORMED_REASON}",
+            f"blame.name AS {MALFORMED_COLUMN}",
         )
 
     # Splitting texts into records.

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import NOW
-from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext
+from tidegate.connectors.base import FrameBuilder, InputRange, Offset, ScanRequest, SourceContext
 from tidegate.connectors.generator.nexmark import (
     TABLES,
     CycleSlice,
@@ -91,14 +91,16 @@ class GeneratorSource:
     def on_commit(self, offset: Offset) -> None:
         """Do nothing: events can be generated again."""
 
-    def direct(self, read: Read) -> None:
+    def create_reader(self, request: ScanRequest) -> None:
         """Return None: Spark generates the rows."""
 
-    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
-        frame = _generate(builder(ChunkReader()), self.spec, (NOW,))
-        return frame.select(*[name for name, _ in read.columns], NOW)
+    def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
+        frame = _generate(builder.read_frame(ChunkReader()), self.spec, (NOW,))
+        return frame.select(*[name for name, _ in request.columns], NOW)
 
-    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
+    def spark_read_frame(
+        self, spark: SparkSession, request: ScanRequest, input_range: InputRange
+    ) -> DataFrame:
         raise AssertionError("tasks read all events")
 
 

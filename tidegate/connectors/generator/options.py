@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.catalog.connector import ConnectorSpec, OptionProblem, SourceSpec, Values
+from tidegate.catalog.connector import ConnectorSpec, OptionProblem, OptionValues, SourceSpec
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.generator.generator import columns
 
@@ -59,11 +59,11 @@ _OPTIONS = (
 )
 
 
-def _bounded(options: Values) -> bool:
+def _bounded(options: OptionValues) -> bool:
     return options["rows"] is not None
 
 
-def _check(options: Values) -> OptionProblem | None:
+def _check(options: OptionValues) -> OptionProblem | None:
     """Return what is wrong with the combination of options, or None."""
     try:
         columns(options)
@@ -77,10 +77,18 @@ SPEC = ConnectorSpec(
     "deterministic test data",
     source=SourceSpec(
         _OPTIONS,
-        bounded=_bounded,
-        unbounded_by_options=lambda options: not _bounded(options),
+        is_bounded=_bounded,
+        never_ends=lambda options: not _bounded(options),
         columns=columns,
         check=_check,
-        identity=("kind", "table", "events_per_second", "seed", "start", "out_of_order_ms", "keys"),
+        identity_options=(
+            "kind",
+            "table",
+            "events_per_second",
+            "seed",
+            "start",
+            "out_of_order_ms",
+            "keys",
+        ),
     ),
 )

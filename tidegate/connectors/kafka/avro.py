@@ -30,23 +30,23 @@ _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 @dataclass(frozen=True)
-class Registry:
+class SchemaRegistryClient:
     """A client of a schema registry. It is pickled for tasks, and its repr hides the password."""
 
     # The declared source or sink; error messages begin with it.
-    owner: str
+    label: str
     url: str
     username: str | None = None
     password: str | None = field(repr=False, default=None)
 
     @classmethod
-    def of(cls, owner: str, options: Mapping[str, Any]) -> Registry | None:
+    def of(cls, label: str, options: Mapping[str, Any]) -> SchemaRegistryClient | None:
         """Create the registry of a source or sink; None if it has none."""
         url = options["registry_url"]
         if url is None:
             return None
         return cls(
-            owner, url.rstrip("/"), options["registry_username"], options["registry_password"]
+            label, url.rstrip("/"), options["registry_username"], options["registry_password"]
         )
 
     def schema(self, schema_id: int) -> str | None:
@@ -63,7 +63,7 @@ class Registry:
             )
             raise RunError(
                 "TG-523",
-                f"{self.owner}: the schema {schema_id} of the registry {self.url} {reason}",
+                f"{self.label}: the schema {schema_id} of the registry {self.url} {reason}",
                 hint="only Avro schemas without references are supported: use format = 'raw'.",
             )
         return str(response["schema"])
@@ -110,7 +110,7 @@ class Registry:
         if status in (401, 403):
             raise RunError(
                 "TG-512",
-                f"the registry {self.url} rejected the login of {self.owner}",
+                f"the registry {self.url} rejected the login of {self.label}",
                 hint="check registry_username and registry_password.",
             )
         if status in (408, 429) or status >= 500:
@@ -129,14 +129,14 @@ class Registry:
 
     def _unavailable(self, reason: str) -> SystemUnavailable:
         return SystemUnavailable(
-            f"{self.owner} cannot reach the registry {self.url}: {self._without_secrets(reason)}",
+            f"{self.label} cannot reach the registry {self.url}: {self._without_secrets(reason)}",
             "start the registry, or correct the option registry_url.",
         )
 
     def _unexpected(self, problem: str) -> TidegateError:
         return RunError(
             "TG-529",
-            f"{self.owner}: the registry {self.url} {problem}",
+            f"{self.label}: the registry {self.url} {problem}",
             hint="check registry_url, and whether the schema is compatible with the earlier ones "
             "of its subject.",
         )
@@ -156,7 +156,7 @@ def _open(request: Any) -> Any:
 # The hidden column with the reason why a record is malformed; NULL if it is not.
 REASON = "_tg_avro_reason"
 # Columns that are written next to those of a row: its key, and whether it deletes the key.
-KEY, DELETED = "_tg_key_out", "_tg_gone_out"
+KEY, DELETED = "_tg_key_out", "_tg_deleted_out"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The wire format of registries: this byte, four bytes with the schema ID, then the record.
 _MAGIC = b"\0"
@@ -190,7 +190,7 @@ class AvroDecoder:
 
     columns: pa.Schema
     schema: str | None
-    registry: Registry | None
+    registry: SchemaRegistryClient | None
 
     def texts(self, values: Sequence[bytes]) -> tuple[list[bytes], list[str | None]]:
         """Return the JSON of each record, and the reason why it is malformed or None.

@@ -25,14 +25,14 @@ class Connection:
     """The settings of connections to the brokers. It is pickled for tasks; its repr hides them."""
 
     # The declared source or sink; error messages begin with it.
-    owner: str
+    label: str
     brokers: str
     settings: Mapping[str, Any] = field(repr=False)
     # Values that must not appear in messages.
     secrets: tuple[str, ...] = field(repr=False, default=())
 
     @classmethod
-    def of(cls, owner: str, options: Mapping[str, Any], secrets: Mapping[str, str]) -> Connection:
+    def of(cls, label: str, options: Mapping[str, Any], secrets: Mapping[str, str]) -> Connection:
         """Create the connection of a source or sink; `secrets` has the values of secret options."""
         settings: dict[str, Any] = {
             **_NO_LOG,
@@ -48,7 +48,7 @@ class Connection:
                 settings[name.replace("_", ".")] = options[name]
         settings |= options["kafka."] or {}
         values = tuple(value for value in secrets.values() if value)
-        return cls(owner, options["brokers"], settings, values)
+        return cls(label, options["brokers"], settings, values)
 
     def describe(self, error: Any) -> str:
         """Return the text of a client error, without secrets."""
@@ -62,14 +62,14 @@ class Connection:
         reason = error.args[0] if error.args else error
         return RunError(
             "TG-207",
-            f"{self.owner} has a setting that the Kafka client rejects: {self.describe(reason)}",
+            f"{self.label} has a setting that the Kafka client rejects: {self.describe(reason)}",
             hint="options that begin with kafka. are settings of librdkafka.",
         )
 
     def unavailable(self, error: Any) -> SystemUnavailable:
         """Return the error for brokers that do not respond."""
         return SystemUnavailable(
-            f"{self.owner} cannot reach the brokers {self.brokers}: {self.describe(error)}",
+            f"{self.label} cannot reach the brokers {self.brokers}: {self.describe(error)}",
             "start the broker, or correct the option brokers.",
         )
 
@@ -77,7 +77,7 @@ class Connection:
         """Return the error for a rejected login or missing permissions."""
         return RunError(
             "TG-512",
-            f"the brokers {self.brokers} rejected the login of {self.owner}: "
+            f"the brokers {self.brokers} rejected the login of {self.label}: "
             f"{self.describe(error)}",
             hint="check sasl_username, sasl_password, sasl_mechanism and security_protocol.",
         )

@@ -15,10 +15,10 @@ from tidegate.columns import (
     ARRIVAL,
     ARRIVAL_FILE,
     ARRIVAL_ROW,
-    BAD_COLUMN,
-    BAD_REASON,
-    BAD_RECORD,
     CONTROL,
+    MALFORMED_COLUMN,
+    MALFORMED_REASON,
+    MALFORMED_RECORD,
     NOW,
     OP,
     PARTITION,
@@ -106,8 +106,10 @@ class Records:
 
     def _hidden_columns(self) -> list[str]:
         """The columns that are not columns of the source."""
-        located = [RECORD_FILE, RECORD_LINE, BAD_REASON, BAD_COLUMN] if self.located else []
-        return [*self._reader_columns(), *located, BAD_RECORD, CONTROL, NOW]
+        located = (
+            [RECORD_FILE, RECORD_LINE, MALFORMED_REASON, MALFORMED_COLUMN] if self.located else []
+        )
+        return [*self._reader_columns(), *located, MALFORMED_RECORD, CONTROL, NOW]
 
     def _text(self, raw: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
         options = {
@@ -125,14 +127,18 @@ class Records:
         (name, sql_type), *_ = self.record_columns
         text = f"CAST({TEXT_BYTES} AS {sql_type})"
         invalid = f"NOT is_valid_utf8({text})" if sql_type == "STRING" else "false"
-        is_bad = f"coalesce({invalid}, false)"
+        is_malformed = f"coalesce({invalid}, false)"
         columns = [f"CASE WHEN NOT {TOMBSTONE} THEN {text} END AS {quote_identifier(name)}"]
-        columns += [f"CASE WHEN {is_bad} THEN CAST({TEXT_BYTES} AS STRING) END AS {BAD_RECORD}"]
+        columns += [
+            f"CASE WHEN {is_malformed} THEN CAST({TEXT_BYTES} AS STRING) END AS {MALFORMED_RECORD}"
+        ]
         columns += [*self._reader_columns(), CONTROL, NOW]
         if self.located:
             columns += [RECORD_FILE, RECORD_LINE]
-            columns.append(f"CASE WHEN {is_bad} THEN 'not text in utf-8' END AS {BAD_REASON}")
-            columns.append(f"CAST(NULL AS STRING) AS {BAD_COLUMN}")
+            columns.append(
+                f"CASE WHEN {is_malformed} THEN 'not text in utf-8' END AS {MALFORMED_REASON}"
+            )
+            columns.append(f"CAST(NULL AS STRING) AS {MALFORMED_COLUMN}")
         return raw.selectExpr(*columns)
 
     def _with_hidden_columns(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -147,15 +153,21 @@ class Records:
             columns.append(f"CASE WHEN {tombstone} THEN '-D' ELSE '+U' END AS {OP}")
         hidden = [name for name in self._hidden_columns() if name in (PARTITION, CONTROL, NOW)]
         hidden += [ARRIVAL_FILE, ARRIVAL_ROW] if self.arrival else []
-        hidden += [RECORD_FILE, RECORD_LINE, BAD_COLUMN] if self.located else []
+        hidden += [RECORD_FILE, RECORD_LINE, MALFORMED_COLUMN] if self.located else []
         # Without a key, a tombstone has nothing to delete and is malformed.
         rejects = self.format in ("json", "csv", "avro") and not self.upserts
-        is_bad = tombstone if rejects else "false"
-        columns.append(f"CASE WHEN {is_bad} THEN '' ELSE {BAD_RECORD} END AS {BAD_RECORD}")
+        is_malformed = tombstone if rejects else "false"
+        columns.append(
+            f"CASE WHEN {is_malformed} THEN '' ELSE {MALFORMED_RECORD} END AS {MALFORMED_RECORD}"
+        )
         if self.located:
-            cause = f"coalesce({REASON}, {BAD_REASON})" if self.format == "avro" else BAD_REASON
-            reason = f"CASE WHEN {is_bad} THEN {string_literal(_NO_VALUE)} ELSE {cause} END"
-            columns.append(f"{reason} AS {BAD_REASON}")
+            cause = (
+                f"coalesce({REASON}, {MALFORMED_REASON})"
+                if self.format == "avro"
+                else MALFORMED_REASON
+            )
+            reason = f"CASE WHEN {is_malformed} THEN {string_literal(_NO_VALUE)} ELSE {cause} END"
+            columns.append(f"{reason} AS {MALFORMED_REASON}")
         return frame.selectExpr(*columns, *hidden)
 
 
@@ -218,17 +230,20 @@ class Envelopes:
 
     def _hidden_sql(self, name: str) -> str:
         """Return the expression of a hidden column for a change."""
-        is_bad = f"{_REASON} IS NOT NULL AND {BAD_RECORD} IS NULL"
+        is_malformed = f"{_REASON} IS NOT NULL AND {MALFORMED_RECORD} IS NULL"
         if name == ARRIVAL_ROW:
             # The old row is before the new row.
             return f"2 * {ARRIVAL_ROW} + _tg_nth AS {ARRIVAL_ROW}"
-        if name == BAD_RECORD:
+        if name == MALFORMED_RECORD:
             text = f"to_json({_ENVELOPE})"
-            return f"CASE WHEN {is_bad} THEN {text} ELSE {BAD_RECORD} END AS {BAD_RECORD}"
-        if name == BAD_REASON:
-            return f"CASE WHEN {is_bad} THEN {_REASON} ELSE {BAD_REASON} END AS {BAD_REASON}"
-        if name == BAD_COLUMN:
-            return f"CASE WHEN {is_bad} THEN NULL ELSE {BAD_COLUMN} END AS {BAD_COLUMN}"
+            record = f"CASE WHEN {is_malformed} THEN {text} ELSE {MALFORMED_RECORD} END"
+            return f"{record} AS {MALFORMED_RECORD}"
+        if name == MALFORMED_REASON:
+            reason = f"CASE WHEN {is_malformed} THEN {_REASON} ELSE {MALFORMED_REASON} END"
+            return f"{reason} AS {MALFORMED_REASON}"
+        if name == MALFORMED_COLUMN:
+            column = f"CASE WHEN {is_malformed} THEN NULL ELSE {MALFORMED_COLUMN} END"
+            return f"{column} AS {MALFORMED_COLUMN}"
         return name
 
     def _reason(self) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidegate.columns import (
     ARRIVAL_FILE,
     ARRIVAL_ROW,
-    BAD_RECORD,
+    MALFORMED_RECORD,
     PARTITION,
     RECORD_FILE,
     RECORD_LINE,
@@ -69,7 +69,7 @@ def metadata_column(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class KeyText:
+class TombstoneKey:
     """Converts the key of a tombstone to a record.
 
     The key is a JSON object with the key columns, or the value of one `column`. Such a value is
@@ -100,7 +100,7 @@ class KafkaReader:
     # The metadata that the source declares as columns.
     metadata: tuple[str, ...]
     # How keys of tombstones are read; None if their records are not needed.
-    keys: KeyText | None = None
+    keys: TombstoneKey | None = None
     # Converts values to JSON if they are Avro.
     decoder: AvroDecoder | None = None
 
@@ -343,7 +343,7 @@ class _Consumer:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             start = "" if part is None else f" from offset {part[0]} on"
             raise SystemUnavailable(
-                f"{self.connection.owner}: records{start} do not exist anymore",
+                f"{self.connection.label}: records{start} do not exist anymore",
                 "the epoch will be planned again.",
             )
         if is_login_error(error):
@@ -387,7 +387,7 @@ class JsonReader:
         if self.arrival:
             fields += ARRIVAL_FIELDS
         return pa.schema(
-            [*fields, pa.field(BAD_RECORD, pa.string()), pa.field(PARTITION, pa.int32())]
+            [*fields, pa.field(MALFORMED_RECORD, pa.string()), pa.field(PARTITION, pa.int32())]
         )
 
     def read(self, split: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -403,6 +403,6 @@ class JsonReader:
         if self.arrival:
             arrays.append(pa.repeat(pa.scalar(batch.arrival), len(texts)))
             arrays.append(pa.array(batch.offsets, pa.int64()))
-        arrays.append(rows.column(BAD_RECORD).combine_chunks())
+        arrays.append(rows.column(MALFORMED_RECORD).combine_chunks())
         arrays.append(pa.repeat(pa.scalar(batch.number, pa.int32()), len(texts)))
         return pa.record_batch(arrays, schema=self.schema)

@@ -14,7 +14,7 @@ from tidegate.connectors.base import (
     EpochId,
     SinkContext,
     SqlColumns,
-    StreamRows,
+    StreamSchema,
     sink_ahead_error,
     sweep_staged,
 )
@@ -24,7 +24,7 @@ from tidegate.connectors.kafka.avro import (
     KEY,
     AvroEncoder,
     AvroWriterFactory,
-    Registry,
+    SchemaRegistryClient,
     avro_schema,
     require_avro,
 )
@@ -57,13 +57,13 @@ class KafkaSink:
 
     def __init__(self, context: SinkContext) -> None:
         self.context = context
-        self.rows = context.rows or StreamRows(())
+        self.stream_schema = context.schema or StreamSchema(())
         self.options = context.sink.options
         self.topic = str(self.options["topic"])
-        self.owner = uuid.uuid4().hex
-        self.name = f"tidegate-{context.pipeline}-{context.sink.name.lower()}"
+        self.instance_id = uuid.uuid4().hex
+        self.name = f"tidegate-{context.stream_id}-{context.sink.name.lower()}"
         self.connection = connection_of(f"the sink {context.sink.name}", self.options)
-        self.store = open_store(context.data).child(f"spool-{context.sink.name.lower()}")
+        self.store = open_store(context.data_uri).child(f"spool-{context.sink.name.lower()}")
         self.transactions = Transactions(
             self.connection, self.name, self.topic, self.options["transaction_timeout"]
         )
@@ -81,13 +81,13 @@ class KafkaSink:
     def _key(self) -> tuple[str, ...] | None:
         """Return the key columns; None if records have no key."""
         option: tuple[str, ...] | None = self.options["key"]
-        stream_key = self.rows.key
-        if self.rows.kind is not ChangelogKind.UPSERT or stream_key is None:
+        stream_key = self.stream_schema.key
+        if self.stream_schema.kind is not ChangelogKind.UPSERT or stream_key is None:
             return option
         if option and {name.lower() for name in option} != {name.lower() for name in stream_key}:
             raise RunError(
                 "TG-210",
-                f"the stream {self.context.sink.source} replaces rows by {_listed(stream_key)}, "
+                f"the stream {self.context.sink.stream} replaces rows by {_listed(stream_key)}, "
                 f"but the sink {self.context.sink.name} has the key {_listed(option)}",
                 hint="leave out the option key.",
             )
@@ -95,7 +95,7 @@ class KafkaSink:
             raise RunError(
                 "TG-210",
                 "a text key has one column, but the stream "
-                f"{self.context.sink.source} replaces rows by {_listed(stream_key)}",
+                f"{self.context.sink.stream} replaces rows by {_listed(stream_key)}",
                 hint="use key_format = 'json'.",
             )
         return option or stream_key
@@ -117,7 +117,7 @@ class KafkaSink:
         self.last = marker.epoch if marker else self._published_epoch(committed, unknown)
         if self.last is not None and self.last.epoch >= 0 and not committed.contains(self.last):
             raise self._ahead(self.last, committed)
-        # Write the marker with the new owner: a process that is believed dead then stops.
+        # Write the marker with the new instance id: a process that is believed dead then stops.
         self._write((), self.last or EpochId(0, -1))
         epoch = committed.committables_epoch
         if epoch is not None and (self.last is None or self.last < epoch):
@@ -142,10 +142,10 @@ class KafkaSink:
         from tidegate.physical.typed import arrow_type
 
         columns = [(name, arrow_type(sql_type)) for name, sql_type in self.context.columns]
-        if self.rows.kind is ChangelogKind.UPSERT:
+        if self.stream_schema.kind is ChangelogKind.UPSERT:
             columns = [column for column in columns if column[0] != OP]
         schema = json.dumps(avro_schema(self.topic, pa.schema(columns)))
-        registry = Registry.of(self.connection.owner, self.options)
+        registry = SchemaRegistryClient.of(self.connection.label, self.options)
         schema_id = None if registry is None else registry.register(f"{self.topic}-value", schema)
         return AvroEncoder(schema, schema_id)
 
@@ -155,7 +155,7 @@ class KafkaSink:
         Either nothing was ever published, or the data directory must confirm that the last staged
         epoch was: publishing it again would duplicate its rows. Otherwise raise `unknown`.
         """
-        staged = committed.staged
+        staged = committed.staged_epoch
         if staged is None or staged.generation < committed.keep_before_generation:
             return None
         try:
@@ -172,7 +172,7 @@ class KafkaSink:
 
         By default, brokers delete the marker of a sink that has not written for a week.
         """
-        epoch = committed.staged.epoch if committed.staged is not None else -1
+        epoch = committed.staged_epoch.epoch if committed.staged_epoch is not None else -1
         return RunError(
             "TG-526",
             f"the commit marker of the sink {self.context.sink.name} is missing (the offset of the "
@@ -184,7 +184,7 @@ class KafkaSink:
 
     def _hanging_transaction(self) -> TidegateError:
         return SystemUnavailable(
-            f"{self.connection.owner} cannot read its commit marker: the broker has left a "
+            f"{self.connection.label} cannot read its commit marker: the broker has left a "
             f"transaction of {self.name} on the topic {self.topic} open",
             "Kafka 4.3.0 and 4.3.1 do this after a crash (KAFKA-20734). End it with "
             "kafka-transactions.sh (find-hanging, then abort), also on __consumer_offsets.",
@@ -216,7 +216,7 @@ class KafkaSink:
         Rows that delete a key have no value.
         """
         op = next((sql for sql, name in stream_columns if name == OP), None)
-        is_upsert = self.rows.kind is ChangelogKind.UPSERT
+        is_upsert = self.stream_schema.kind is ChangelogKind.UPSERT
         fields = [(sql, name) for sql, name in stream_columns if not (is_upsert and name == OP)]
         may_delete = is_upsert and op is not None
         key = (self._key_sql(stream_columns), KEY)
@@ -266,7 +266,7 @@ class KafkaSink:
             marker = self.transactions.open()
         except ProducerFenced:
             raise SystemUnavailable(
-                f"{self.connection.owner}: the broker ended its transaction"
+                f"{self.connection.label}: the broker ended its transaction"
             ) from None
         except HangingTransaction as hanging:
             # The next transaction that commits also commits the one that was left open. That is
@@ -275,15 +275,15 @@ class KafkaSink:
             if self.outcome_unknown:
                 self.transactions.close()
                 raise self._hanging_transaction() from None
-            self._require_owner(hanging.marker)
+            self._require_own_marker(hanging.marker)
             return
-        self._require_owner(marker)
+        self._require_own_marker(marker)
         self.outcome_unknown = False
         if marker is not None:
             self.last = marker.epoch
 
-    def _require_owner(self, marker: TopicMarker | None) -> None:
-        if marker is not None and marker.owner != self.owner:
+    def _require_own_marker(self, marker: TopicMarker | None) -> None:
+        if marker is not None and marker.instance_id != self.instance_id:
             self.transactions.close()
             raise self._taken_over()
 
@@ -291,12 +291,12 @@ class KafkaSink:
         tables = (read_table(self.store, name) for name in names)
         self.outcome_unknown = True
         try:
-            self.transactions.write(spooled_records(tables), TopicMarker(epoch, self.owner))
+            self.transactions.write(spooled_records(tables), TopicMarker(epoch, self.instance_id))
         except ProducerFenced:
             # Either the transaction timed out, or another process took over. The marker shows
             # which when `publish` is retried.
             raise SystemUnavailable(
-                f"{self.connection.owner}: the broker ended its transaction",
+                f"{self.connection.label}: the broker ended its transaction",
                 "if this happens again, raise transaction_timeout.",
             ) from None
         self.outcome_unknown = False

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext
+from tidegate.connectors.base import FrameBuilder, InputRange, Offset, ScanRequest, SourceContext
 from tidegate.connectors.kafka.avro import require_avro
 from tidegate.connectors.kafka.client import EARLIEST, LATEST, Connection, Partition, Topics
 from tidegate.connectors.kafka.spec import parse_start, topic_names
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tidegate.catalog.objects import Source
     from tidegate.connectors.kafka.avro import AvroDecoder
-    from tidegate.connectors.kafka.reader import JsonReader, KeyText
+    from tidegate.connectors.kafka.reader import JsonReader, TombstoneKey
 
 # How often to look for new partitions.
 _REFRESH_S = 1.0
@@ -42,7 +42,7 @@ _JSON_KEY_TYPES = (
 
 
 @dataclass(frozen=True)
-class Positions:
+class KafkaOffsets:
     """The offset of a stream: the next offset to read from each partition.
 
     A partition is identified by its position in `next`, which only grows.
@@ -52,14 +52,14 @@ class Positions:
     # Topic IDs by name. A topic that was deleted and created again has another ID.
     topics: dict[str, str]
     # The number of ranges that were planned. It orders the arrival of records.
-    ranges: int
+    range_count: int
     next: dict[Partition, int]
 
     @classmethod
-    def of(cls, offset: Offset) -> Positions:
+    def of(cls, offset: Offset) -> KafkaOffsets:
         """Parse the JSON value of a manifest."""
         positions = {(topic, number): next_ for topic, number, next_ in offset["partitions"]}
-        return cls(offset["cluster"], dict(offset["topics"]), offset["cuts"], positions)
+        return cls(offset["cluster"], dict(offset["topics"]), offset["range_count"], positions)
 
     def as_json(self) -> Offset:
         """Return the JSON value for a manifest."""
@@ -67,7 +67,7 @@ class Positions:
         return {
             "cluster": self.cluster,
             "topics": self.topics,
-            "cuts": self.ranges,
+            "range_count": self.range_count,
             "partitions": positions,
         }
 
@@ -136,13 +136,13 @@ class KafkaSource:
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         with self._lock:
             self._refresh()
-            previous = Positions.of(since) if since is not None else None
+            previous = KafkaOffsets.of(since) if since is not None else None
             partitions = list(self._partitions)
             removed = [p for p in (previous.next if previous else ()) if p not in partitions]
             if removed:
                 self._refreshed_at = 0.0
                 raise SystemUnavailable(
-                    f"{self.connection.owner}: {_describe(removed[0])} does not exist anymore"
+                    f"{self.connection.label}: {_describe(removed[0])} does not exist anymore"
                 )
             ends = self.topics.offsets(partitions, LATEST)
             positions, lost = self._positions(previous, ends)
@@ -152,12 +152,12 @@ class KafkaSource:
             return self._range(positions, ends, lost, tasks)
 
     def _positions(
-        self, previous: Positions | None, ends: dict[Partition, int]
-    ) -> tuple[Positions, int]:
+        self, previous: KafkaOffsets | None, ends: dict[Partition, int]
+    ) -> tuple[KafkaOffsets, int]:
         """Return the positions at which the range starts, and the number of lost records."""
         if previous is None:
             ids = self.topics.ids({topic for topic, _ in ends})
-            return Positions(self._cluster, ids, 0, self._first_positions(ends)), 0
+            return KafkaOffsets(self._cluster, ids, 0, self._first_positions(ends)), 0
         if previous.cluster != self._cluster:
             raise self._other_cluster(previous)
         added = [partition for partition in ends if partition not in previous.next]
@@ -178,7 +178,7 @@ class KafkaSource:
         return replace(previous, topics=ids, next=positions), lost
 
     def _lost_records(
-        self, previous: Positions, firsts: dict[Partition, int], ids: dict[str, str]
+        self, previous: KafkaOffsets, firsts: dict[Partition, int], ids: dict[str, str]
     ) -> int:
         """Count the records that were removed before they were read.
 
@@ -206,7 +206,7 @@ class KafkaSource:
                 )
         return lost
 
-    def _other_cluster(self, previous: Positions) -> DataDirectoryError:
+    def _other_cluster(self, previous: KafkaOffsets) -> DataDirectoryError:
         return DataDirectoryError(
             "TG-603",
             f"the source {self.source.name} was read from the cluster {previous.cluster}, but "
@@ -256,7 +256,7 @@ class KafkaSource:
         }
 
     def _range(
-        self, positions: Positions, ends: dict[Partition, int], lost: int, tasks: int
+        self, positions: KafkaOffsets, ends: dict[Partition, int], lost: int, tasks: int
     ) -> InputRange:
         available = {p: max(ends[p] - position, 0) for p, position in positions.next.items()}
         total = sum(available.values())
@@ -268,16 +268,16 @@ class KafkaSource:
         else:
             counts = available
         stops = {p: position + counts[p] for p, position in positions.next.items()}
-        offset = replace(positions, ranges=positions.ranges + 1, next=stops).as_json()
+        offset = replace(positions, range_count=positions.range_count + 1, next=stops).as_json()
         behind = total - sum(counts.values())
         return InputRange(
             offset,
             self._splits(positions, counts, tasks),
-            more=behind > 0,
+            has_more=behind > 0,
             size=sum(counts.values()) * _RECORD_BYTES,
             partitions=len(positions.next),
-            lost=lost,
-            behind=behind,
+            lost_records=lost,
+            pending_records=behind,
         )
 
     def _limit(self) -> int:
@@ -286,7 +286,7 @@ class KafkaSource:
         return min(int(limit), max(self.context.sizer.bytes // _RECORD_BYTES, 1))
 
     def _splits(
-        self, positions: Positions, counts: dict[Partition, int], tasks: int
+        self, positions: KafkaOffsets, counts: dict[Partition, int], tasks: int
     ) -> list[list[Any]]:
         """Divide the records into splits of equal size, one per task.
 
@@ -305,7 +305,7 @@ class KafkaSource:
                     room = length
                 count = min(remaining, room)
                 start = position + counts[partition] - remaining
-                splits[-1].append([number, *partition, start, start + count, positions.ranges])
+                splits[-1].append([number, *partition, start, start + count, positions.range_count])
                 remaining, room = remaining - count, room - count
         # The reader gets all parts of a task at once and reads their partitions in parallel.
         return [[parts] for parts in splits if parts]
@@ -315,15 +315,15 @@ class KafkaSource:
 
     # Reading
 
-    def direct(self, read: Read) -> JsonReader | None:
+    def create_reader(self, request: ScanRequest) -> JsonReader | None:
         # Only Spark finds the reason why a record is malformed.
-        if read.located or not read.vectors:
+        if request.with_location or not request.decode_in_tasks:
             return None
         from tidegate.connectors.formats.json import json_schema
         from tidegate.connectors.kafka.decoding import Records
         from tidegate.connectors.kafka.reader import JsonReader
 
-        records = Records(self.source, read.arrival, read.located)
+        records = Records(self.source, request.with_arrival, request.with_location)
         options = self.options
         needs_spark = options["changelog"] or options["timestamp_format"] is not None
         if records.format != "json" or needs_spark or records.upserts or records.metadata:
@@ -331,61 +331,63 @@ class KafkaSource:
         schema = json_schema(records.record_columns)
         if schema is None:
             return None
-        names = tuple(name for name, _ in read.columns)
-        return JsonReader(self.connection, schema, names, read.arrival)
+        names = tuple(name for name, _ in request.columns)
+        return JsonReader(self.connection, schema, names, request.with_arrival)
 
-    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
+    def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
         from tidegate.connectors.kafka.decoding import Records
         from tidegate.connectors.kafka.reader import KafkaReader
 
-        json_reader = self.direct(read)
+        json_reader = self.create_reader(request)
         if json_reader is not None:
-            return builder(json_reader)
-        records = Records(self.source, read.arrival, read.located)
+            return builder.read_frame(json_reader)
+        records = Records(self.source, request.with_arrival, request.with_location)
         metadata = tuple(dict.fromkeys(name for _, name, _ in records.metadata))
         decoder = self._decoder(records.text_columns) if records.format == "avro" else None
-        reader = KafkaReader(self.connection, metadata, self._key_text(), decoder)
-        return records.read(builder(reader))
+        reader = KafkaReader(self.connection, metadata, self._tombstone_key(), decoder)
+        return records.read(builder.read_frame(reader))
 
     def _decoder(self, columns: Sequence[tuple[str, str]]) -> AvroDecoder:
         import pyarrow as pa
 
-        from tidegate.connectors.kafka.avro import AvroDecoder, Registry
+        from tidegate.connectors.kafka.avro import AvroDecoder, SchemaRegistryClient
         from tidegate.physical.typed import arrow_type
 
         schema = pa.schema([(name, arrow_type(sql_type)) for name, sql_type in columns])
-        registry = Registry.of(self.connection.owner, self.options)
+        registry = SchemaRegistryClient.of(self.connection.label, self.options)
         return AvroDecoder(schema, self.options["avro_schema"], registry)
 
-    def _key_text(self) -> KeyText | None:
+    def _tombstone_key(self) -> TombstoneKey | None:
         """Return how to convert the key of a tombstone to JSON; None if tombstones are not read."""
-        from tidegate.connectors.kafka.reader import KeyText
+        from tidegate.connectors.kafka.reader import TombstoneKey
 
         if not self.source.primary_key or self.options["format"] not in ("json", "avro"):
             return None
         if self.options["key_format"] == "json":
-            return KeyText(None, False)
+            return TombstoneKey(None, False)
         (key,) = self.source.primary_key
         column = next(c for c in self.source.columns if c.name.lower() == key.lower())
-        return KeyText(column.name, str(column.type).startswith(_JSON_KEY_TYPES))
+        return TombstoneKey(column.name, str(column.type).startswith(_JSON_KEY_TYPES))
 
-    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
+    def spark_read_frame(
+        self, spark: SparkSession, request: ScanRequest, input_range: InputRange
+    ) -> DataFrame:
         raise AssertionError("tasks read all records")
 
 
-def connection_of(owner: str, options: Any) -> Connection:
+def connection_of(label: str, options: Any) -> Connection:
     """Create the connection of a declared source or sink."""
-    return Connection.of(owner, options, options.secrets())
+    return Connection.of(label, options, options.secrets())
 
 
 def _describe(partition: Partition) -> str:
     return f"partition {partition[1]} of the topic {partition[0]}"
 
 
-def _has_records(positions: Positions, ends: dict[Partition, int]) -> bool:
+def _has_records(positions: KafkaOffsets, ends: dict[Partition, int]) -> bool:
     return any(ends[partition] > position for partition, position in positions.next.items())
 
 
-def _has_changed(positions: Positions, ends: dict[Partition, int]) -> bool:
+def _has_changed(positions: KafkaOffsets, ends: dict[Partition, int]) -> bool:
     """Return whether a partition has new records, or fewer records than were read."""
     return any(ends[partition] != position for partition, position in positions.next.items())

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 from tidegate.catalog.connector import (
     ANY_KIND,
-    Columns,
+    ColumnTypes,
     ConnectorSpec,
     OptionProblem,
+    OptionValues,
     SinkSpec,
     SourceSpec,
-    Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.common_options import CSV_READING, DELIMITER, not_empty, timestamp_format
@@ -80,7 +80,7 @@ AVRO_READING = (
 )
 
 
-def check_avro(options: Values, reads: bool = False) -> OptionProblem | None:
+def check_avro(options: OptionValues, reads: bool = False) -> OptionProblem | None:
     """Check a combination of Avro options; return the problem or None."""
     if options["format"] != "avro":
         return None
@@ -100,7 +100,7 @@ def check_avro(options: Values, reads: bool = False) -> OptionProblem | None:
     return None
 
 
-def writing_problem(options: Values, columns: Columns) -> str | None:
+def writing_problem(options: OptionValues, columns: ColumnTypes) -> str | None:
     """Return why Avro cannot represent the columns of a sink, or None."""
     if options["format"] != "avro":
         return None
@@ -117,7 +117,7 @@ def writing_problem(options: Values, columns: Columns) -> str | None:
     return None
 
 
-def reading_problem(columns: Columns) -> str | None:
+def reading_problem(columns: ColumnTypes) -> str | None:
     """Return why the columns of a source cannot be read from Avro, or None."""
     from tidegate.physical.typed import arrow_type
 
@@ -295,7 +295,7 @@ _READING = (
 )
 
 
-def _check_connection(options: Values) -> OptionProblem | None:
+def _check_connection(options: OptionValues) -> OptionProblem | None:
     if options["sasl_password"] is None or options["security_protocol"].startswith("sasl"):
         return None
     return (
@@ -304,11 +304,13 @@ def _check_connection(options: Values) -> OptionProblem | None:
     )
 
 
-def _implies_changelog(options: Values, has_key: bool) -> bool:
+def _implies_changelog(options: OptionValues, has_key: bool) -> bool:
     return has_key or options["format"] == "debezium-json"
 
 
-def _check_source(options: Values, columns: Columns, has_key: bool) -> OptionProblem | None:
+def _check_source(
+    options: OptionValues, columns: ColumnTypes, has_key: bool
+) -> OptionProblem | None:
     record_format = options["format"]
     if options["changelog"] and (has_key or record_format in ("raw", "debezium-json")):
         reason = "a PRIMARY KEY" if has_key else f"the format {record_format}"
@@ -323,19 +325,19 @@ def _check_source(options: Values, columns: Columns, has_key: bool) -> OptionPro
     return (problem, "declare another type, or use format = 'json'.") if problem else None
 
 
-def _check_sink(options: Values) -> OptionProblem | None:
+def _check_sink(options: OptionValues) -> OptionProblem | None:
     if options["key_format"] == "text" and options["key"] and len(options["key"]) > 1:
         return "a text key has one column", "use key_format = 'json'."
     return check_avro(options) or _check_connection(options)
 
 
-def _accepts(options: Values) -> frozenset[ChangelogKind]:
+def _accepts(options: OptionValues) -> frozenset[ChangelogKind]:
     if options["changelog"] == "column":
         return ANY_KIND
     return ANY_KIND - {ChangelogKind.CHANGELOG}
 
 
-def _is_read_by(sink: Values, source: Values) -> bool:
+def _is_read_by(sink: OptionValues, source: OptionValues) -> bool:
     """Return whether a source reads the topic of a sink, as far as the options show it."""
     topic = source["topic"]
     if sink["brokers"] != source["brokers"]:
@@ -372,7 +374,7 @@ SPEC = ConnectorSpec(
         implies_changelog=_implies_changelog,
         check_columns=_check_source,
         partitioned=True,
-        identity=("topic",),
+        identity_options=("topic",),
     ),
     sink=SinkSpec(
         (

@@ -69,7 +69,7 @@ class TopicMarker:
 
     epoch: EpochId
     # A random ID of the `KafkaSink`.
-    owner: str
+    instance_id: str
 
     @property
     def offset(self) -> int:
@@ -78,13 +78,13 @@ class TopicMarker:
 
     def metadata(self) -> str:
         """Return the text that is stored with the offset."""
-        return json.dumps({"generation": self.epoch.generation, "owner": self.owner})
+        return json.dumps({"generation": self.epoch.generation, "instance_id": self.instance_id})
 
     @classmethod
     def parse(cls, offset: int, metadata: str) -> TopicMarker:
         """Create a marker from a committed offset."""
         fields = json.loads(metadata)
-        return cls(EpochId(int(fields["generation"]), offset - 1), str(fields["owner"]))
+        return cls(EpochId(int(fields["generation"]), offset - 1), str(fields["instance_id"]))
 
 
 class Transactions:
@@ -181,7 +181,7 @@ class Transactions:
         except (ValueError, KeyError, TypeError):
             raise RunError(
                 "TG-526",
-                f"{self.connection.owner}: the group {self.name} has an offset that is not a "
+                f"{self.connection.label}: the group {self.name} has an offset that is not a "
                 "commit marker",
                 hint=f"only the sink may commit offsets of the group {self.name}.",
             ) from None
@@ -345,7 +345,7 @@ class Transactions:
         if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
             return RunError(
                 "TG-504",
-                f"the topic {self.topic} rejected a record of {self.connection.owner}: "
+                f"the topic {self.topic} rejected a record of {self.connection.label}: "
                 f"{self.connection.describe(cause)}",
                 hint="raise max.message.bytes of the topic and the option "
                 "kafka.message.max.bytes, then restart. No data was lost.",
@@ -357,7 +357,7 @@ class Transactions:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return RunError(
                 "TG-207",
-                f"{self.connection.owner}: the broker does not allow a transaction_timeout of "
+                f"{self.connection.label}: the broker does not allow a transaction_timeout of "
                 f"{self.timeout_ms} ms",
                 hint="choose a shorter one, or raise transaction.max.timeout.ms of the broker.",
             )

@@ -22,7 +22,7 @@ from tidegate.connectors.base import (
     FrameBuilder,
     InputRange,
     Offset,
-    Read,
+    ScanRequest,
     SinkContext,
     SourceContext,
     SqlColumns,
@@ -80,12 +80,12 @@ SPEC = ConnectorSpec(
 DEFAULT_RETAIN_EPOCHS = 100_000
 _SUFFIX = ".arrow"
 # The file with the number of the last epoch that was removed.
-_EXPIRED = "expired"
+_EXPIRED = "last_expired"
 # The file with the epochs that a restore has undone.
-_GONE_BACK = "gone_back.json"
+_ROLLED_BACK = "rolled_back.json"
 _OUT, _STAGED = "out", "staged"
 # The folder of inserts with an identity, and the metadata key of the identity in their rows.
-_ONCE = "once"
+_INSERT_IDS, _INSERT_ID = "insert_ids", "tidegate.insert_id"
 
 
 # ---- Source.
@@ -98,17 +98,18 @@ def _insert_name(number: int) -> str:
 class Inserts:
     """The inserts into one memory source or lookup table, numbered from 0. Thread-safe."""
 
-    def __init__(self, data: str) -> None:
-        self.store = open_store(data)
+    def __init__(self, uri: str) -> None:
+        self.store = open_store(uri)
         self._lock = threading.Lock()
         self._next: int | None = None
 
     def count(self) -> int:
         """Return the number of inserts."""
         with self._lock:
-            return self._counted()
+            return self._load_count()
 
-    def _counted(self) -> int:
+    def _load_count(self) -> int:
+        """Return the number of inserts. The folder is listed only once."""
         if self._next is None:
             names = [item.name.rpartition("/")[2] for item in self.store.list("rows")]
             numbers = [int(name.removesuffix(_SUFFIX)) for name in names]
@@ -116,52 +117,52 @@ class Inserts:
         return self._next
 
     def append(self, table: pa.Table, identity: str | None = None) -> None:
-        """Add an insert and fsync it. `has` finds an insert with an identity."""
+        """Add an insert and fsync it. An `identity` makes it idempotent, see `has_identity`."""
         from tidegate.connectors.memory.rows import arrow_bytes
 
         with self._lock:
-            number = self._counted()
+            number = self._load_count()
             if identity is not None:
                 # The reference is written first. Only the rows prove that the insert happened.
-                self.store.put(f"{_ONCE}/{identity}", str(number).encode())
-                table = table.replace_schema_metadata({_ONCE: identity})
+                self.store.put(f"{_INSERT_IDS}/{identity}", str(number).encode())
+                table = table.replace_schema_metadata({_INSERT_ID: identity})
             self.store.put_new(_insert_name(number), arrow_bytes(table))
             self._next = number + 1
 
-    def has(self, identity: str) -> bool:
+    def has_identity(self, identity: str) -> bool:
         """Return whether there is an insert with this identity."""
         import pyarrow as pa
 
         try:
-            number = int(self.store.get(f"{_ONCE}/{identity}"))
+            number = int(self.store.get(f"{_INSERT_IDS}/{identity}"))
             rows = pa.BufferReader(self.store.map(_insert_name(number)))
         except NotFound:
             return False
         metadata = pa.ipc.open_file(rows).schema.metadata or {}
-        return bool(metadata.get(_ONCE.encode()) == identity.encode())
+        return bool(metadata.get(_INSERT_ID.encode()) == identity.encode())
 
 
 _inserts: dict[str, Inserts] = {}
 
 
-def inserts_of(data: str) -> Inserts:
+def open_inserts(uri: str) -> Inserts:
     """Return the shared `Inserts` of a source. Only one process opens a data directory."""
-    return _inserts.setdefault(data, Inserts(data))
+    return _inserts.setdefault(uri, Inserts(uri))
 
 
-def forget_inserts(data: str) -> None:
+def forget_inserts(uri: str) -> None:
     """Drop the cached `Inserts` of a dropped source, or of all sources below a closed directory."""
-    for uri in [uri for uri in _inserts if uri == data or uri.startswith(f"{data}/")]:
-        del _inserts[uri]
+    for key in [key for key in _inserts if key == uri or key.startswith(f"{uri}/")]:
+        del _inserts[key]
 
 
-def read_inserts(data: str, columns: pa.Schema, first: int, stop: int) -> list[pa.Table]:
+def read_inserts(uri: str, columns: pa.Schema, first: int, stop: int) -> list[pa.Table]:
     """Read the inserts with these numbers, as one table each."""
     import pyarrow as pa
 
     from tidegate.connectors.memory.rows import InsertReader
 
-    reader = InsertReader(data, columns, False)
+    reader = InsertReader(uri, columns, False)
     parts = (part for number in range(first, stop) for part in reader.read(_insert_name(number)))
     return [pa.Table.from_batches([batch]) for batch, _ in parts]
 
@@ -171,7 +172,7 @@ class MemorySource:
 
     def __init__(self, context: SourceContext) -> None:
         self.context = context
-        self.inserts = inserts_of(context.data)
+        self.inserts = open_inserts(context.data_uri)
         self.limit = int(context.source.options["inserts_per_epoch"])
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
@@ -188,24 +189,28 @@ class MemorySource:
         per_task = -(-len(names) // tasks) if len(names) >= 4 * tasks else len(names)
         splits = [names[at : at + per_task] for at in range(0, len(names), per_task)]
         size, progress = sum(sizes[:fitting]), (fitting, count - stop)
-        return InputRange({"insert": stop}, splits, more=count > stop, size=size, progress=progress)
+        return InputRange(
+            {"insert": stop}, splits, has_more=count > stop, size=size, progress=progress
+        )
 
     def on_commit(self, offset: Offset) -> None:
         """Keep the inserts: streams that are declared later read all of them."""
 
-    def direct(self, read: Read) -> InsertReader:
+    def create_reader(self, request: ScanRequest) -> InsertReader:
         import pyarrow as pa
 
         from tidegate.connectors.memory.rows import InsertReader
         from tidegate.physical.typed import arrow_type
 
-        columns = pa.schema([(name, arrow_type(kind)) for name, kind in read.columns])
-        return InsertReader(self.inserts.store.uri, columns, read.arrival)
+        columns = pa.schema([(name, arrow_type(kind)) for name, kind in request.columns])
+        return InsertReader(self.inserts.store.uri, columns, request.with_arrival)
 
-    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
-        return builder(self.direct(read))
+    def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
+        return builder.read_frame(self.create_reader(request))
 
-    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
+    def spark_read_frame(
+        self, spark: SparkSession, request: ScanRequest, input_range: InputRange
+    ) -> DataFrame:
         raise AssertionError("tasks read all inserts")
 
 
@@ -224,7 +229,7 @@ class MemorySink:
     retain_epochs: int
 
     def recover(self, committed: CommittedState) -> None:
-        last = max((stretch.last for stretch in committed.lineage), default=-1)
+        last = max((epochs.last for epochs in committed.lineage), default=-1)
         if committed.last is not None:
             self._reject_ahead(max(last, committed.last.epoch))
         elif any(epoch > last for epoch in stored_epochs(self.store)):
@@ -232,7 +237,7 @@ class MemorySink:
             self.store.delete_all(_OUT)
         if committed.committables_epoch is not None:
             self.publish(committed.committables_epoch, committed.committables)
-        self._remove_undone(committed.gaps)
+        self._remove_undone(committed.rolled_back_ranges)
         sweep_staged(self.store, _STAGED, committed)
 
     def _reject_ahead(self, last: int) -> None:
@@ -246,17 +251,17 @@ class MemorySink:
                 "then miss the epochs in it.",
             )
 
-    def _remove_undone(self, gaps: list[tuple[int, int]]) -> None:
+    def _remove_undone(self, ranges: list[tuple[int, int]]) -> None:
         """Remove the epochs that a restore has undone."""
-        if not gaps:
+        if not ranges:
             return
-        if rolled_back_ranges(self.store) != gaps:
+        if rolled_back_ranges(self.store) != ranges:
             # Recorded before the files are deleted, for subscribers that have read them.
-            self.store.put(f"{_OUT}/{_GONE_BACK}", json.dumps(gaps).encode())
+            self.store.put(f"{_OUT}/{_ROLLED_BACK}", json.dumps(ranges).encode())
         self.store.delete(
             epoch_file(epoch)
             for epoch in stored_epochs(self.store)
-            if any(before < epoch < after for before, after in gaps)
+            if any(before < epoch < after for before, after in ranges)
         )
 
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
@@ -295,7 +300,7 @@ class MemorySink:
 
 
 def open_sink(context: SinkContext) -> MemorySink:
-    return MemorySink(open_store(context.data), context.sink.options["retain_epochs"])
+    return MemorySink(open_store(context.data_uri), context.sink.options["retain_epochs"])
 
 
 # ---- Reading the epochs of a sink.
@@ -325,7 +330,8 @@ def rolled_back_ranges(store: Store) -> list[tuple[int, int]]:
     """Return where the stream was restored: the last epoch before and the first one after."""
     try:
         return [
-            (int(last), int(first)) for last, first in json.loads(store.get(f"{_OUT}/{_GONE_BACK}"))
+            (int(last), int(first))
+            for last, first in json.loads(store.get(f"{_OUT}/{_ROLLED_BACK}"))
         ]
     except NotFound:
         return []

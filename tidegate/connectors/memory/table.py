@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tidegate.columns import OP
 from tidegate.connectors.changelog import compact_changes
-from tidegate.connectors.memory.connector import inserts_of, read_inserts
+from tidegate.connectors.memory.connector import open_inserts, read_inserts
 from tidegate.connectors.table_lookup import TableLookup
 from tidegate.physical.typed import arrow_type
 from tidegate.types import ChangelogKind
@@ -25,7 +25,7 @@ class InsertedRows:
     """The current rows after all inserts. Inserts that were read are cached in memory."""
 
     def __init__(self, context: LookupContext) -> None:
-        self.inserts = inserts_of(context.data)
+        self.inserts = open_inserts(context.data_uri)
         columns = [(c.name, arrow_type(str(c.type))) for c in context.table.columns]
         columns += [(OP, pa.string())] if context.table.carries_op else []
         self.schema = pa.schema(columns)

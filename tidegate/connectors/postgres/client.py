@@ -14,7 +14,7 @@ from tidegate.connectors.postgres.column_types import created_type, fits
 from tidegate.errors import RunError, SystemUnavailable, TidegateError, did_you_mean
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import StreamRows
+    from tidegate.connectors.base import StreamSchema
 
 # Prefixes of SQLSTATEs that are permanent: login, missing objects, too many connections.
 _PERMANENT = ("28", "3D", "42", "0A", "53300")
@@ -23,7 +23,7 @@ _TRANSIENT = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53")
 
 
 @dataclass(frozen=True)
-class Login:
+class ConnectionParameters:
     """The parameters of a connection. The password is not part of the repr."""
 
     host: str
@@ -36,7 +36,7 @@ class Login:
     timeout_s: int
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Login:
+    def of(cls, options: Mapping[str, Any]) -> ConnectionParameters:
         return cls(
             options["host"],
             options["port"],
@@ -150,16 +150,16 @@ def _hint(state: str, reason: str) -> str:
     return "fix the table and start again; no data was lost."
 
 
-# The open connections of this process, by login and user: several users may work at the same time.
-_connections: dict[tuple[Login, str], Any] = {}
+# The open connections of this process, by server and user: several users may work at the same time.
+_connections: dict[tuple[ConnectionParameters, str], Any] = {}
 
 
-def cached_connection(login: Login, label: str) -> Any:
+def cached_connection(parameters: ConnectionParameters, label: str) -> Any:
     """Return the open connection of this process, or a new one if it was lost.
 
     The connection is not in a transaction. `label` identifies its user, a source or a sink.
     """
-    key = (login, label)
+    key = (parameters, label)
     connection = _connections.pop(key, None)
     if connection is not None:
         with suppress(import_psycopg().Error):
@@ -169,7 +169,7 @@ def cached_connection(login: Login, label: str) -> Any:
             return connection
         with suppress(Exception):
             connection.close()
-    _connections[key] = login.connect(label)
+    _connections[key] = parameters.connect(label)
     return _connections[key]
 
 
@@ -250,7 +250,7 @@ def read_table(connection: Any, schema: str, name: str) -> PostgresTable | None:
     )
 
 
-def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> None:
+def create_table(connection: Any, schema: str, name: str, rows: StreamSchema) -> None:
     """Create a table for the rows of a stream. If keys may be NULL, NULLs are equal."""
     sql = import_psycopg().sql
     parts = [
@@ -272,7 +272,7 @@ def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> N
 
 
 def require_fitting(
-    table: PostgresTable, rows: StreamRows, sink: str
+    table: PostgresTable, rows: StreamSchema, sink: str
 ) -> tuple[PostgresColumn, ...]:
     """Return the column of the table for each column of the stream.
 
@@ -312,10 +312,12 @@ def _column_name(table: PostgresTable, name: str) -> str:
     return column.name
 
 
-def _require_defaults(table: PostgresTable, written: Sequence[PostgresColumn], sink: str) -> None:
+def _require_defaults(
+    table: PostgresTable, written_columns: Sequence[PostgresColumn], sink: str
+) -> None:
     """Reject NOT NULL columns that the stream does not have and that have no default."""
     for column in table.columns:
-        if column.not_null and not column.has_default and column not in written:
+        if column.not_null and not column.has_default and column not in written_columns:
             raise _misfit(
                 sink,
                 f"the column {column.name} of the table {table.full_name} is NOT NULL, but the "

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidegate.connectors.postgres.client import Login, import_psycopg, translate_errors
+from tidegate.connectors.postgres.client import (
+    ConnectionParameters,
+    import_psycopg,
+    translate_errors,
+)
 from tidegate.connectors.postgres.reader import ReadColumn, read_columns, to_arrow
 from tidegate.operators.join.lookup_results import LookupCache, LookupResult
 
@@ -31,7 +35,7 @@ _KEYS_PER_QUERY = 1_000
 class PostgresLookupReaderFactory:
     """Opens readers in tasks. `keys` are the indexes of the key columns in `columns`."""
 
-    login: Login
+    parameters: ConnectionParameters
     label: str
     schema: str
     name: str
@@ -112,7 +116,9 @@ class WorkerLookup:
             if connection.broken or connection.closed:
                 connection = None
         connection = (
-            connection if connection is not None else self.factory.login.connect(self.factory.label)
+            connection
+            if connection is not None
+            else self.factory.parameters.connect(self.factory.label)
         )
         try:
             yield connection
@@ -143,10 +149,10 @@ class PostgresLookup:
     def __init__(self, context: LookupContext) -> None:
         self.table = context.table
         self.options = context.table.options
-        self.login = Login.of(self.options)
+        self.parameters = ConnectionParameters.of(self.options)
         kinds = [(column.name, str(column.type)) for column in self.table.columns]
         label = f"the lookup table {self.table.name}"
-        with translate_errors(label), self.login.connect(label) as connection:
+        with translate_errors(label), self.parameters.connect(label) as connection:
             self.schema, self.name, columns = read_columns(
                 connection, self.options["table"], kinds, label
             )
@@ -155,12 +161,12 @@ class PostgresLookup:
     def as_of(self, spark: SparkSession) -> None:
         return None
 
-    def reader(
+    def reader_factory(
         self, columns: Sequence[tuple[str, str]], keys: Sequence[str]
     ) -> PostgresLookupReaderFactory:
         names = [name for name, _ in columns]
         return PostgresLookupReaderFactory(
-            self.login,
+            self.parameters,
             f"the lookup table {self.table.name}",
             self.schema,
             self.name,

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.connectors.postgres.client import (
-    Login,
+    ConnectionParameters,
     PostgresColumn,
     PostgresTable,
     cached_connection,
@@ -177,7 +177,7 @@ class PostgresSplitReader:
     pages or a range of values of the increasing column.
     """
 
-    login: Login
+    parameters: ConnectionParameters
     label: str
     schema_name: str
     table: str
@@ -206,7 +206,7 @@ class PostgresSplitReader:
 
     def _read_rows(self, split: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
         with translate_errors(self.label):
-            connection = cached_connection(self.login, self.label)
+            connection = cached_connection(self.parameters, self.label)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 self._import_snapshot(connection, split["snapshot"])

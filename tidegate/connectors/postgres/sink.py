@@ -21,7 +21,7 @@ from tidegate.connectors.base import (
     sink_ahead_error,
 )
 from tidegate.connectors.postgres.client import (
-    Login,
+    ConnectionParameters,
     PostgresTable,
     create_table,
     import_psycopg,
@@ -38,7 +38,7 @@ from tidegate.types import ChangelogKind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.connectors.base import StreamRows
+    from tidegate.connectors.base import StreamSchema
 
 
 # ---- The statements that move staged rows into the target: append, or update and delete by key.
@@ -47,7 +47,7 @@ _NET = "_tidegate_net"
 
 
 def move_rows(
-    connection: Any, target: TargetTable, rows: StreamRows, tables: Sequence[str]
+    connection: Any, target: TargetTable, rows: StreamSchema, tables: Sequence[str]
 ) -> None:
     """Move the rows of the staging tables into the target, in the transaction of the caller."""
     connection.execute(_append(target, tables) if not rows.key else _merge(target, rows, tables))
@@ -76,7 +76,7 @@ def _staged(target: TargetTable, tables: Sequence[str], columns: Any) -> Any:
     return sql.SQL(" UNION ALL ").join(selects)
 
 
-def _merge(target: TargetTable, rows: StreamRows, tables: Sequence[str]) -> Any:
+def _merge(target: TargetTable, rows: StreamSchema, tables: Sequence[str]) -> Any:
     """Return the statement that upserts keys with a new row and deletes keys that lost theirs.
 
     A changelog is reduced to its net changes first: a row that is added and retracted in the same
@@ -129,7 +129,7 @@ def _same_key(target: TargetTable, keys: Sequence[str], left_alias: str, right_a
     return sql.SQL(" AND ").join(parts)
 
 
-def _net_changes(target: TargetTable, rows: StreamRows, tables: Sequence[str]) -> Any:
+def _net_changes(target: TargetTable, rows: StreamSchema, tables: Sequence[str]) -> Any:
     sql = import_psycopg().sql
     columns = _columns(target)
     if not target.has_op:
@@ -170,12 +170,12 @@ class PostgresSink:
     """Appends the rows of a stream to a table, or updates the table by key."""
 
     def __init__(self, context: SinkContext) -> None:
-        assert context.rows is not None, "the context describes the rows of the stream"
-        self.rows = context.rows
+        assert context.schema is not None, "the context describes the rows of the stream"
+        self.stream_schema = context.schema
         self.options = context.sink.options
         self.name = context.sink.name
-        self.stream = context.pipeline
-        self.login = Login.of(self.options)
+        self.stream = context.stream_id
+        self.parameters = ConnectionParameters.of(self.options)
         # PostgreSQL truncates names after 63 bytes, and the name of a sink may be longer.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]
         self.prefix = f"_tidegate_{self.stream[:8]}_{short}_"
@@ -203,7 +203,7 @@ class PostgresSink:
 
     def _open_connection(self) -> Any:
         if self._connection is None or self._connection.broken or self._connection.closed:
-            self._connection = self.login.connect(f"the sink {self.name}")
+            self._connection = self.parameters.connect(f"the sink {self.name}")
         return self._connection
 
     def _open_table(self, connection: Any) -> TargetTable:
@@ -211,26 +211,26 @@ class PostgresSink:
         schema, name = split_name(self.options["table"], connection)
         table = read_table(connection, schema, name)
         if table is None and self.options["create_table"]:
-            create_table(connection, schema, name, self.rows)
+            create_table(connection, schema, name, self.stream_schema)
             table = read_table(connection, schema, name)
         if table is None:
             raise RunError(
                 "TG-522",
                 f"the sink {self.name} writes the table {schema}.{name}, which does not exist in "
-                f"{self.login.address}",
+                f"{self.parameters.address}",
                 hint="create it, or set create_table = true.",
             )
         return self._map_columns(table)
 
     def _map_columns(self, table: PostgresTable) -> TargetTable:
-        columns = require_fitting(table, self.rows, self.name)
-        pairs = zip(self.rows.columns, columns, strict=True)
+        columns = require_fitting(table, self.stream_schema, self.name)
+        pairs = zip(self.stream_schema.columns, columns, strict=True)
         return TargetTable(
             table.schema,
             table.name,
             tuple((stream_name, column.name, column.type) for (stream_name, _), column in pairs),
             tuple(column.name for column in columns if column.not_null),
-            self.rows.has_op,
+            self.stream_schema.has_op,
         )
 
     # The commit marker.
@@ -280,7 +280,7 @@ class PostgresSink:
         return None if row is None else (EpochId(row[0], row[1]), row[2])
 
     def _reject_lost_marker(self, committed: CommittedState) -> None:
-        if committed.staged is not None and committed.committables:
+        if committed.staged_epoch is not None and committed.committables:
             raise self._lost_marker_error()
 
     def _lost_marker_error(self) -> TidegateError:
@@ -341,7 +341,7 @@ class PostgresSink:
 
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         """Convert nested columns to JSON."""
-        nested = {name for name, kind in self.rows.columns if is_nested(kind)}
+        nested = {name for name, kind in self.stream_schema.columns if is_nested(kind)}
         if not nested:
             return None
         return [
@@ -349,8 +349,10 @@ class PostgresSink:
         ]
 
     def writer_factory(self, schema: pa.Schema) -> PostgresWriterFactory:
-        assert (OP in schema.names) == self.rows.has_op, "rows have _op if the stream declares it"
-        return PostgresWriterFactory(self.login, self.target, self.prefix, self.name)
+        assert (OP in schema.names) == self.stream_schema.has_op, (
+            "rows have _op if the stream declares it"
+        )
+        return PostgresWriterFactory(self.parameters, self.target, self.prefix, self.name)
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         if not committables:
@@ -366,7 +368,7 @@ class PostgresSink:
                 if last.epoch < epoch.epoch:
                     if newest > epoch.generation:
                         raise self._fenced_error(epoch, newest)
-                    move_rows(connection, self.target, self.rows, tables)
+                    move_rows(connection, self.target, self.stream_schema, tables)
                     self._write_marker(connection, epoch)
                 self._drop_staging_tables(connection, tables)
 

@@ -10,8 +10,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import OP
-from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext, Split
-from tidegate.connectors.postgres.client import Login, import_psycopg, read_table, translate_errors
+from tidegate.connectors.base import (
+    FrameBuilder,
+    InputRange,
+    Offset,
+    ScanRequest,
+    SourceContext,
+    Split,
+)
+from tidegate.connectors.postgres.client import (
+    ConnectionParameters,
+    import_psycopg,
+    read_table,
+    translate_errors,
+)
 from tidegate.connectors.postgres.column_types import plain_type
 from tidegate.connectors.postgres.reader import PostgresSplitReader, ReadColumn, read_columns
 from tidegate.errors import RunError, did_you_mean
@@ -38,7 +50,7 @@ class PostgresSource:
     def __init__(self, context: SourceContext) -> None:
         self.source = context.source
         self.options = context.source.options
-        self.login = Login.of(self.options)
+        self.parameters = ConnectionParameters.of(self.options)
         self.label = f"the source {self.source.name}"
         self.increasing: str | None = None
         # The connection that holds the snapshot of an epoch, and a bound that cannot be used yet:
@@ -47,7 +59,7 @@ class PostgresSource:
         self._pending_bound: tuple[str, int] | None = None
         kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
         kinds += [(OP, "STRING")] if self.source.carries_op else []
-        with translate_errors(self.label), self.login.connect(self.label) as connection:
+        with translate_errors(self.label), self.parameters.connect(self.label) as connection:
             self.schema, self.name, columns = read_columns(
                 connection, self.options["table"], kinds, self.label
             )
@@ -139,14 +151,14 @@ class PostgresSource:
             "SELECT (SELECT max({})::text FROM {}{}), pg_snapshot_xmin(s)::text::bigint, "
             "pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() AS s"
         ).format(column, sql.Identifier(self.schema, self.name), condition)
-        with self.login.connect(self.label) as connection:
+        with self.parameters.connect(self.label) as connection:
             row = connection.execute(query, [] if after is None else [after]).fetchone()
         return row[0], row[1], row[2]
 
     def _export_snapshot(self) -> str:
         """Export a snapshot, which is held until the next one or until the commit."""
         self._release_snapshot()
-        connection = self.login.connect(self.label)
+        connection = self.parameters.connect(self.label)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._snapshot_connection = connection
         return str(connection.execute("SELECT pg_export_snapshot()").fetchone()[0])
@@ -191,16 +203,24 @@ class PostgresSource:
 
     # Reading.
 
-    def direct(self, read: Read) -> PostgresSplitReader:
-        columns = tuple(self.columns[name.lower()] for name, _ in read.columns)
+    def create_reader(self, request: ScanRequest) -> PostgresSplitReader:
+        columns = tuple(self.columns[name.lower()] for name, _ in request.columns)
         return PostgresSplitReader(
-            self.login, self.label, self.schema, self.name, columns, self.increasing, read.arrival
+            self.parameters,
+            self.label,
+            self.schema,
+            self.name,
+            columns,
+            self.increasing,
+            request.with_arrival,
         )
 
-    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
-        return builder(self.direct(read))
+    def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
+        return builder.read_frame(self.create_reader(request))
 
-    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
+    def spark_read_frame(
+        self, spark: SparkSession, request: ScanRequest, input_range: InputRange
+    ) -> DataFrame:
         raise AssertionError("tasks read all rows")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.catalog.connector import (
     ANY_KIND,
-    Columns,
+    ColumnTypes,
     ConnectorSpec,
     LookupSpec,
     SinkSpec,
@@ -44,7 +44,7 @@ _COMMON = (
 )
 
 
-def _check_columns(options: object, columns: Columns) -> str | None:
+def _check_columns(options: object, columns: ColumnTypes) -> str | None:
     return unknown_type(columns)
 
 
@@ -61,8 +61,8 @@ SPEC = ConnectorSpec(
                 "default: read the table once",
             ),
         ),
-        bounded=lambda options: options["increasing"] is None,
-        identity=("host", "port", "database", "table", "increasing"),
+        is_bounded=lambda options: options["increasing"] is None,
+        identity_options=("host", "port", "database", "table", "increasing"),
     ),
     sink=SinkSpec(
         (
@@ -78,7 +78,7 @@ SPEC = ConnectorSpec(
         accepts=lambda _: ANY_KIND,
         check_columns=_check_columns,
         needs_key=True,
-        exclusive=("table", "host", "port", "database"),
+        exclusive_options=("table", "host", "port", "database"),
     ),
     lookup=LookupSpec(_COMMON, consistent_in_epoch=False),
 )

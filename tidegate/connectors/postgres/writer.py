@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidegate.columns import OP
 from tidegate.connectors.postgres.client import (
-    Login,
+    ConnectionParameters,
     cached_connection,
     import_psycopg,
     translate_errors,
@@ -175,7 +175,7 @@ class TargetTable:
 class PostgresWriterFactory:
     """Opens the writers of a postgres sink. `prefix` begins the names of staging tables."""
 
-    login: Login
+    parameters: ConnectionParameters
     target: TargetTable
     prefix: str
     sink: str
@@ -220,7 +220,7 @@ class PostgresWriter:
         target = self.factory.target
         stamp = self.stamp.replace("-", "_")
         self.table = f"{self.factory.prefix}{stamp}_{uuid.uuid4().hex[:8]}"
-        connection = cached_connection(self.factory.login, f"the sink {self.factory.sink}")
+        connection = cached_connection(self.factory.parameters, f"the sink {self.factory.sink}")
         self._open.enter_context(connection.transaction())
         cursor = self._open.enter_context(connection.cursor())
         sql = import_psycopg().sql

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from tidegate.catalog.declare import Declarer
+from tidegate.catalog.declare import DeclarationBuilder
 from tidegate.catalog.objects import Column, Function, Parameter, PythonCode, ScriptText, Source
 from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, parameter_problem, version_of
@@ -26,7 +26,7 @@ _BUILT_IN_HINT = "choose another name: a call would be ambiguous between Tidegat
 
 
 def bind_function(
-    statement: st.CreateFunction, context: Context, declarer: Declarer
+    statement: st.CreateFunction, context: Context, declarer: DeclarationBuilder
 ) -> Function | None:
     """Return the function that a statement declares, or None after reporting errors."""
     check_function_name(statement, context)

@@ -70,7 +70,7 @@ def inline_call(call: exp.Anonymous, function: Function, arguments: list[exp.Exp
     span = own_span(call)
     if function.body is None:
         result: exp.Expr = exp.Anonymous(
-            this=function.registered, expressions=list(arguments_by_name.values())
+            this=function.registered_name, expressions=list(arguments_by_name.values())
         )
     else:
         body = _relocate(function.body.copy(), span)

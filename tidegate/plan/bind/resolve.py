@@ -434,7 +434,7 @@ class Resolver:
             span = own_span(node)
             start = node.meta.get("start")
             location = Span(start, node.meta["end"] + 1) if start is not None else span
-            user_functions = {item.name.upper() for item in self.context.catalog.of(Function)}
+            user_functions = {item.name.upper() for item in self.context.catalog.of_type(Function)}
             candidates = ex.spark_functions() | ex.TIDEGATE_FUNCTIONS | user_functions
             matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.75)
             hint = "use a function of Spark SQL, or declare one: CREATE FUNCTION "

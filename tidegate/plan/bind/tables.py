@@ -146,7 +146,9 @@ class TableBinder:
     def bind(self, select: exp.Select) -> FromClause:
         source = select.args.get("from_")
         if source is None:
-            name = next((item.name for item in self.context.catalog.of(cat.Source)), "my_source")
+            name = next(
+                (item.name for item in self.context.catalog.of_type(cat.Source)), "my_source"
+            )
             self.context.report(
                 "TG-103",
                 "a SELECT without FROM is not supported on streams",
@@ -448,10 +450,10 @@ def bind_relation(context: Context, name: str, span: Span | None, bind_query: Bi
             "TG-201",
             f"{name} is a sink and cannot be read",
             span,
-            f"read its stream: {declared.source}.",
+            f"read its stream: {declared.stream}.",
         )
     elif name.lower() not in context.invalid_names:
-        names = context.catalog.readable()
+        names = context.catalog.readable_names()
         context.report(
             "TG-201",
             f"source, stream or table {name} does not exist",

@@ -14,8 +14,8 @@ from tidegate.columns import (
     ARRIVAL_FILE,
     ARRIVAL_ROW,
     CONTROL,
+    DEAD_LETTER_FIELDS,
     EVENT_TIME,
-    LETTER_COLUMNS,
     NOW,
     ORIGIN,
     SELECTED,
@@ -138,8 +138,8 @@ def _column(index: int) -> str:
 # ---- Dead letters of a stream as rows of a frame, for the sinks that take them.
 
 IS_FAILED = "_tg_is_failed"
-FAILED_SCHEMA = pa.schema([pa.field(name, pa.string()) for name in LETTER_COLUMNS])
-FAILED_COLUMNS = [f"_tg_failed_{name}" for name in LETTER_COLUMNS]
+FAILED_SCHEMA = pa.schema([pa.field(name, pa.string()) for name in DEAD_LETTER_FIELDS])
+FAILED_COLUMNS = [f"_tg_failed_{name}" for name in DEAD_LETTER_FIELDS]
 
 
 def with_failed(frame: DataFrame) -> DataFrame:
@@ -168,7 +168,7 @@ def _letters(failed: list[bytes]) -> dict[str, pa.Array]:
     letters = [json.loads(item) for item in failed]
     columns = {
         column: pa.array([letter.get(name) for letter in letters], pa.string())
-        for column, name in zip(FAILED_COLUMNS, LETTER_COLUMNS, strict=True)
+        for column, name in zip(FAILED_COLUMNS, DEAD_LETTER_FIELDS, strict=True)
     }
     columns[IS_FAILED] = pa.repeat(pa.scalar(True), len(letters))
     columns[SELECTED] = pa.repeat(pa.scalar(False), len(letters))

@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.columns import LETTER
+from tidegate.checkpoint.manifest import epoch_stamp
+from tidegate.columns import DEAD_LETTER
 from tidegate.operators.watermark import WatermarkUpdate, decode_updates, encode_updates
 from tidegate.storage import open_store
 
@@ -43,7 +44,7 @@ class EpochSpec:
     @property
     def stamp(self) -> str:
         """The prefix of the names of all files of this epoch."""
-        return f"{self.generation:03d}-{self.epoch:012d}"
+        return epoch_stamp(self.generation, self.epoch)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def task_number() -> int:
 
 WATERMARKS = b"T"
 REPORT = b"N"
-_LATE, _LETTER = b"L", LETTER.encode()
+_LATE, _LETTER = b"L", DEAD_LETTER.encode()
 
 TaskReport = dict[str, Any]
 

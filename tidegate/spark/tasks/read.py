@@ -18,10 +18,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidegate.columns import (
     ARRIVAL,
-    BAD_RECORD,
     CONTROL,
     EVENT_TIME,
-    INVALID_TIME,
+    MALFORMED_EVENT_TIME,
+    MALFORMED_RECORD,
     NOW,
     ORIGIN,
     PARTITION,
@@ -51,7 +51,7 @@ from tidegate.spark.tasks.shuffle import (
 from tidegate.spark.tasks.sink_write import Staging, StagingSpec
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import Read, SplitReader
+    from tidegate.connectors.base import ScanRequest, SplitReader
 
 
 # ---- Sources that tasks read and check directly, without Spark SQL.
@@ -67,7 +67,7 @@ Judged = tuple[pa.Array, pa.Array | None]
 class DirectScan:
     """A source that tasks read directly for a stream; `columns` are those of the scan."""
 
-    read: Read
+    read: ScanRequest
     reader: SplitReader
     # The stream and the source, in lower case.
     range_key: tuple[str, str]
@@ -135,8 +135,8 @@ class DirectScan:
         tests = [
             pc.is_null(_array(vector.evaluate(batch), batch.num_rows)) for vector in self.required
         ]
-        if BAD_RECORD in batch.schema.names:
-            tests.append(pc.is_valid(batch.column(BAD_RECORD)))
+        if MALFORMED_RECORD in batch.schema.names:
+            tests.append(pc.is_valid(batch.column(MALFORMED_RECORD)))
         if self.time is None:
             mark = pa.nulls(batch.num_rows, pa.int64())
         else:
@@ -151,7 +151,7 @@ class DirectScan:
         bad = failures[0]
         for test in failures[1:]:
             bad = pc.or_(bad, test)
-        return pc.if_else(bad, pa.scalar(INVALID_TIME, pa.int64()), mark), bad
+        return pc.if_else(bad, pa.scalar(MALFORMED_EVENT_TIME, pa.int64()), mark), bad
 
 
 def _array(value: Any, count: int) -> pa.Array:
@@ -342,14 +342,14 @@ class ReadFrame:
     # The origin of the time of this scan, if its partitions have watermarks of their own.
     origin: int | None = None
 
-    def __call__(self, reader: SplitReader) -> DataFrame:
+    def read_frame(self, reader: SplitReader) -> DataFrame:
         """Return the rows that tasks read, and a report with their number."""
         schema = pa.schema([*reader.schema, *_HIDDEN])
         read = _reading(reader, self, schema)
         numbers = self.spark.range(0, self.tasks, 1, self.tasks)
         return numbers.mapInArrow(read, from_arrow_schema(schema))
 
-    def counted(self, frame: DataFrame) -> DataFrame:
+    def count_rows(self, frame: DataFrame) -> DataFrame:
         """Add a report with the number of rows to a frame that Spark reads."""
         frame_schema = to_arrow_schema(frame.schema, timezone="UTC")
         # In a report all other columns are NULL, even those that were declared NOT NULL.

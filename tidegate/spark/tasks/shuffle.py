@@ -18,7 +18,7 @@ from tidegate.columns import (
     CONTROL,
     EVENT_TIME,
     HASH,
-    INVALID_TIME,
+    MALFORMED_EVENT_TIME,
     ORIGIN,
     PANE,
     PARTITION_SHIFT,
@@ -204,8 +204,8 @@ class ShuffleWriter:
         """Update the largest event time of each origin, and count malformed records."""
         marks = table.column(EVENT_TIME)
         least, most = pc.min_max(marks).as_py().values()
-        if least == INVALID_TIME:
-            self.bad += self._count(table, pc.equal(marks, INVALID_TIME))
+        if least == MALFORMED_EVENT_TIME:
+            self.bad += self._count(table, pc.equal(marks, MALFORMED_EVENT_TIME))
         if not self.delays:
             return
         if ORIGIN not in table.column_names:
@@ -224,7 +224,7 @@ class ShuffleWriter:
         return int(pc.sum(pc.if_else(chosen, table.column(ROWS), 0)).as_py())
 
     def _mark(self, origin: int, partition: int, seen_us: int | None) -> None:
-        if seen_us is None or seen_us == INVALID_TIME:
+        if seen_us is None or seen_us == MALFORMED_EVENT_TIME:
             return
         mark = seen_us if seen_us == END_US else seen_us - self.delays.get(origin, 0)
         key = (origin, partition)

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, ORIGIN, PARTITION_SHIFT, SELECTED
+from tidegate.columns import (
+    CONTROL,
+    EVENT_TIME,
+    MALFORMED_EVENT_TIME,
+    ORIGIN,
+    PARTITION_SHIFT,
+    SELECTED,
+)
 from tidegate.spark.tasks.protocol import (
     ControlMessages,
     EpochSpec,
@@ -99,14 +106,14 @@ class Staging:
         least, most = pc.min_max(marks).as_py().values()
         if least is None:
             return
-        if least == INVALID_TIME:
-            self.bad += pc.sum(pc.equal(marks, INVALID_TIME)).as_py()
-        if most == INVALID_TIME:
+        if least == MALFORMED_EVENT_TIME:
+            self.bad += pc.sum(pc.equal(marks, MALFORMED_EVENT_TIME)).as_py()
+        if most == MALFORMED_EVENT_TIME:
             return
         seen = table.select([ORIGIN, EVENT_TIME]).group_by(ORIGIN, use_threads=False)
         for row in seen.aggregate([(EVENT_TIME, "max")]).to_pylist():
             origin, mark = row[ORIGIN], row[f"{EVENT_TIME}_max"]
-            if origin is not None and mark is not None and mark != INVALID_TIME:
+            if origin is not None and mark is not None and mark != MALFORMED_EVENT_TIME:
                 self.marks[origin] = max(mark, self.marks.get(origin, mark))
 
     def reports(self) -> pa.RecordBatch:
