@@ -26,6 +26,7 @@ from tests.support.compiling import compile_text
 from tidegate.catalog.objects import SideStream, Sink, Source, Stream
 from tidegate.compile.compiler import Compiled
 from tidegate.errors import TidegateError
+from tidegate.spark.errors import UNEXPLAINED_HINT
 from tidegate.sql import statements as st
 
 # Texts of errors of Spark, Java or Python that Tidegate did not translate.
@@ -33,8 +34,6 @@ RAW = re.compile(
     r"Traceback|org\.apache|java\.|Exception\b|SQLSTATE|\[[A-Z]+_[A-Z_.]+\]|_tg_|#\d+|"
     r"(?:Key|Type|Value|Attribute|Index|Arrow\w*|Assertion)Error"
 )
-# The start of a hint that only says that a job failed.
-UNEXPLAINED = "nothing is lost: after the cause"
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 
 
@@ -133,7 +132,7 @@ def probe(text: str, spark: Any, path: Path, dice: random.Random) -> Finding | N
     except TidegateError as error:
         shown = error.render()
         if RAW.search(re.sub(r"(?m)^.*\|.*$", "", shown)) or (error.hint or "").startswith(
-            UNEXPLAINED
+            UNEXPLAINED_HINT
         ):
             return Finding(f"{error.code} {error.message[:60]}", text, shown)
     except Exception as error:

@@ -54,7 +54,7 @@ def test_exit_of_java_during_the_start_is_one_clear_error(tmp_path: Path) -> Non
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert "TG-502" in ended.stderr and "Java ended before Spark had started" in ended.stderr
-    assert f"what it said is in {tmp_path / 'spark.log'}" in ended.stderr
+    assert f"see {tmp_path / 'spark.log'}" in ended.stderr
 
 
 def test_ctrl_c_handler_is_kept(spark: Any) -> None:

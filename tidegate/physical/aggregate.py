@@ -68,7 +68,7 @@ class AggregatePlan:
 
     @property
     def time_id(self) -> str | None:
-        """The column that is the time of a row, if it is one as it stands."""
+        """The column with the time of a row, if the time is a plain column."""
         window = self.node.grouped_window
         return window.time_id if window is not None and not self.by_processing_time else None
 
@@ -117,7 +117,7 @@ def _window_columns(spec: n.WindowSpec, names: list[str]) -> dict[str, OutputFie
 
 
 def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregatePlan:
-    """Groups that the watermark closes because one of their keys tells when; or never."""
+    """Plan groups that the watermark closes at a time in one of their keys, or never."""
     item = node.closing_key
     if item is None:
         keys, outputs = _keys(node, {})

@@ -96,9 +96,8 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
         return
     if any(expression_calls_udf(piece) for piece in residual_conditions(node)):
         yield Rejection(
-            "functions of your own in the condition of a lookup join, beside its keys, cannot run "
-            "yet",
-            "call them in the SELECT list of a stream below or above the join.",
+            "a Python function in the condition of a lookup join cannot run yet",
+            "call it in the SELECT list of a stream that the join reads, or of one that reads the join.",
         )
 
 

@@ -96,7 +96,7 @@ def plan_function(function: WindowFunction, below: n.Node) -> FunctionPlan:
         return FunctionPlan(function, text, number=number)
     if function.name in ("LAG", "LEAD", "NTH_VALUE") and not parts:
         name = function.name.lower()
-        hint = f"say of what: {name}(x{', 2' if name == 'nth_value' else ''}) OVER (…)."
+        hint = f"name the column: {name}(x{', 2' if name == 'nth_value' else ''}) OVER (…)."
         raise Unrunnable(Rejection(f"{text} has no argument", hint, own_span(function.window)))
     if function.name in ("LAG", "LEAD"):
         if function.shift is None:

@@ -94,10 +94,10 @@ def _unattributable_failures(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]
         if isinstance(node, n.Match):
             what = "MATCH_RECOGNIZE"
         elif node_calls_udf(node):
-            what = "functions of your own"
+            what = "a Python function"
         elif isinstance(node, n.Join) and isinstance(node.right, n.LookupScan):
             what = (
-                "a lookup with a condition beside its keys"
+                "a lookup join with a condition other than its keys"
                 if lookup.residual_conditions(node)
                 else None
             )

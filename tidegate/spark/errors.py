@@ -13,8 +13,10 @@ from tidegate.errors import RunError, SystemUnavailable, TidegateError
 #
 # Spark's advice mentions settings that Tidegate fixes, so it is removed and replaced by SQL that
 # works. Conditions and parameters come from the exception; the text is parsed only if the exception
-# has no more than that.
+# has no parameters.
 
+# The hint of an error whose cause is not explained further.
+UNEXPLAINED_HINT = "no data was lost; fix the cause and restart, the epoch will be retried."
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\]\s*")
 _SENTENCES = re.compile(r"(?<=\.) +(?=[A-Z])")
 # Patterns of advice in Spark's messages, which is removed.
@@ -170,8 +172,8 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
         return pipeline_error(stream, error.error)
     if _is_jvm_gone(error):
         hint = "no data was lost; restart. If this happens often, raise spark.driver.memory."
-        gone = "Spark's JVM exited: it was killed, or ran out of memory"
-        return RunError("TG-503", f"the stream {stream} stopped: {gone}", hint=hint)
+        cause = "Spark's JVM exited: it was killed, or ran out of memory"
+        return RunError("TG-503", f"the stream {stream} stopped: {cause}", hint=hint)
     text = str(error)
     match = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
     if match is not None:
@@ -182,7 +184,7 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
         if explained is not None:
             reason, hint = explained
             return RunError(code, f"the stream {stream} stopped: {reason}", hint=hint)
-    hint = "no data was lost; fix the cause and restart, the epoch will be retried."
+    hint = UNEXPLAINED_HINT
     better = advice(error)
     if better is not None:
         hint = (
@@ -249,7 +251,7 @@ def _wrong_header(text: str) -> tuple[str, str] | None:
     names = re.search(r"Header: (.+)\n\s*Schema: (.+)", text)
     shown = f" (it has {names.group(1)}; declared are {names.group(2)})" if names else ""
     reason = f"the header of {file.group(1) if file else 'a CSV file'} does not fit the columns of "
-    hint = "declare the columns in the order of the header, or say header = false."
+    hint = "declare the columns in the order of the header, or set header = false."
     return reason + f"its source{shown}", hint
 
 
@@ -259,10 +261,8 @@ def _unreadable(text: str) -> tuple[str, str] | None:
     if named is None and "is not a Parquet file" not in text:
         return None
     cause = describe(RuntimeError(text))
-    hint = (
-        "put a readable file of the same name in its place and start again: nothing is lost, the "
-    )
-    return f"it cannot read {_file_in(text)} ({cause})", hint + "epoch is read once more."
+    hint = "replace the file by a readable one of the same name and restart. No data was lost; the "
+    return f"it cannot read {_file_in(text)} ({cause})", hint + "epoch will be retried."
 
 
 _MISFITS: tuple[tuple[str, Callable[[str], tuple[str, str] | None]], ...] = (

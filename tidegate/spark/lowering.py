@@ -104,7 +104,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Lowered:
-    """The rows of a stream; or, where tasks compute its last stage, that and what is below it."""
+    """A lowered stream: its rows; or, if tasks compute the last stage, that stage and its input."""
 
     frame: DataFrame | None
     below: Stepped | None = None

@@ -89,7 +89,7 @@ def _require_once(source: Target, names: Sequence[str]) -> None:
     lower = [name.lower() for name in names]
     for index, name in enumerate(names):
         if lower[index] in lower[:index]:
-            raise _misfit(source, f"the column {name} is there twice")
+            raise _misfit(source, f"the column {name} occurs twice")
 
 
 def _columns_of_rows(source: Target, schema: pa.Schema, rows: Sequence[Any]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def own_session(
         raise RunError(
             "TG-502",
             "Java ended before Spark had started",
-            hint=f"what it said is in {log_file}.",
+            hint=f"see {log_file}.",
         ) from None
     session = _configured(spark)
     if local:

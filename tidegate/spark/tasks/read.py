@@ -79,7 +79,7 @@ class DirectScan:
     required: tuple[Vector, ...]
     time: Vector | None
     max_future_us: int | None
-    # Whether its partitions have watermarks of their own.
+    # True if each of its partitions has its own watermark.
     partitioned: bool = False
 
     @property
@@ -339,7 +339,7 @@ class ReadFrame:
     streams: tuple[str, ...]
     epoch_specs: EpochSpecStore
     tasks: int
-    # The origin of the time of this scan, if its partitions have watermarks of their own.
+    # The origin of this scan, if each of its partitions has its own watermark.
     origin: int | None = None
 
     def read_frame(self, reader: SplitReader) -> DataFrame:

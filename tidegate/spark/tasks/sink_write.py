@@ -138,6 +138,6 @@ class Staging:
 
 
 def _origin_name(number: int) -> str:
-    """Return the source that a number in ORIGIN stands for, and /partition if it is not 0."""
+    """Return the number of the scan in ORIGIN as text, with /partition unless that is 0."""
     origin, partition = number & ((1 << PARTITION_SHIFT) - 1), number >> PARTITION_SHIFT
     return f"{origin}/{partition}" if partition else str(origin)
