@@ -97,7 +97,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
     if any(expression_calls_udf(piece) for piece in residual_conditions(node)):
         yield Rejection(
             "a Python function in the condition of a lookup join cannot run yet",
-            "call it in the SELECT list of a stream that the join reads, or of one that reads the join.",
+            "call it in the SELECT list of a stream that the join reads, or that reads the join.",
         )
 
 
