@@ -181,7 +181,7 @@ def number_in_plan(lowering: _Lowering, origin: int) -> int:
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (ShuffleSpec, "places", property(last_place_only)),
+        (ShuffleSpec, "positions", property(last_place_only)),
         (_Lowering, "_known_as", number_in_plan),
     ],
 )
