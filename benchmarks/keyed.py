@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.aggregate.functions import AggregateCall
-from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
-from tidegate.operators.aggregate.keyed import KeyedAggregate
+from tidegate.operators.aggregate.groups import GroupSpec, OutputColumn, OutputLayout, WindowPanes
+from tidegate.operators.aggregate.updating import UpdatingAggregate
 from tidegate.operators.kernels.keys import hash_rows
-from tidegate.operators.runner import Runner
+from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import Origin
-from tidegate.state.state_file import FileBackend, StateFile, StateHandle
+from tidegate.state.state_file import StateFileBackend, StateFileBuilder, StateHandle
 
 INT = pa.int64()
 CALLS = (
@@ -58,12 +58,12 @@ class Files:
             self.mapped[name] = memoryview(whole)
         return self.mapped[name]
 
-    def backend(self) -> FileBackend:
-        return FileBackend(self.head, self.read, "the benchmark")
+    def backend(self) -> StateFileBackend:
+        return StateFileBackend(self.head, self.read, "the benchmark")
 
-    def save(self, backend: FileBackend) -> None:
+    def save(self, backend: StateFileBackend) -> None:
         self.count += 1
-        file = StateFile(f"{self.count:06}", lambda name: (self.folder / name).open("wb"))
+        file = StateFileBuilder(f"{self.count:06}", lambda name: (self.folder / name).open("wb"))
         self.head = backend.save(file)
         file.close()
         self.bytes += file.size
@@ -78,10 +78,12 @@ class Files:
                 self.mapped.pop(path.name, None)
 
 
-def aggregate(ttl_us: int | None) -> KeyedAggregate:
+def aggregate(ttl_us: int | None) -> UpdatingAggregate:
     results = tuple(OutputColumn("result", index, INT) for index in range(3))
-    layout = Layout((OutputColumn("key", 0, INT), *results), Panes("DUE"), with_op=True)
-    return KeyedAggregate(GroupSpec((INT,), CALLS), layout, ttl_us=ttl_us)
+    layout = OutputLayout(
+        (OutputColumn("key", 0, INT), *results), WindowPanes("CLOSING_TIME"), with_op=True
+    )
+    return UpdatingAggregate(GroupSpec((INT,), CALLS), layout, ttl_us=ttl_us)
 
 
 def rows(keys: np.ndarray) -> pa.Table:
@@ -96,7 +98,7 @@ class Keyed:
 
     def __init__(self, folder: Path, ttl_us: int | None) -> None:
         self.operator = aggregate(ttl_us)
-        self.runner = Runner(0, self.operator, ((Origin(0),),))
+        self.runner = OperatorRunner(0, self.operator, ((Origin(0),),))
         self.files = Files(folder)
         self.now_us = 0
 
@@ -106,10 +108,10 @@ class Keyed:
         self.now_us += 1_000_000
         started = time.process_time()
         backend = self.files.backend()
-        result = self.runner.run(backend, [[part]], [], self.now_us)
+        result = self.runner.run_epoch(backend, [[part]], [], self.now_us)
         self.files.save(backend)
         took = (time.process_time() - started) * 1e3
-        assert sum(table.num_rows for table in result.output.main) >= len(keys), "all changed"
+        assert sum(table.num_rows for table in result.output.rows) >= len(keys), "all changed"
         self.files.sweep()
         return took
 

@@ -19,15 +19,17 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from tidegate.columns import PANE
 from tidegate.operators.aggregate.functions import AggregateCall
-from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
-from tidegate.operators.aggregate.window import WindowAggregate, with_pane
+from tidegate.operators.aggregate.groups import GroupSpec, OutputColumn, OutputLayout, WindowPanes
+from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.hold import HoldOperator
 from tidegate.operators.join.interval import IntervalJoin
+from tidegate.operators.kernels.arrays import with_int_column
 from tidegate.operators.kernels.keys import hash_rows
 from tidegate.operators.kernels.matching import TIME, JoinCondition
 from tidegate.operators.operator import Tables
-from tidegate.operators.runner import Runner
+from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import Origin, WatermarkUpdate
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
@@ -42,9 +44,11 @@ CALLS = (
 
 
 def aggregate(size_us: int) -> WindowAggregate:
-    panes = Panes("TUMBLE", size_us, size_us)
+    panes = WindowPanes("TUMBLE", size_us, size_us)
     results = tuple(OutputColumn("result", index, INT) for index in range(3))
-    layout = Layout((OutputColumn("key", 0, INT), OutputColumn("due", 0, INT), *results), panes)
+    layout = OutputLayout(
+        (OutputColumn("key", 0, INT), OutputColumn("end", 0, INT), *results), panes
+    )
     return WindowAggregate(GroupSpec((INT,), CALLS), panes, layout)
 
 
@@ -108,8 +112,8 @@ def _first_epoch(operator: HoldOperator | IntervalJoin, minutes: int) -> Callabl
     ticks = [WatermarkUpdate(port, 0, 0) for port in range(ports)]
 
     def epoch() -> None:
-        runner = Runner(0, operator, origins)
-        runner.run(MemoryStore().backend(0, 0), inputs, ticks, 0)
+        runner = OperatorRunner(0, operator, origins)
+        runner.run_epoch(MemoryStore().backend(0, 0), inputs, ticks, 0)
 
     return epoch
 
@@ -131,7 +135,7 @@ def steady_join() -> None:
     """Epochs of 500 rows a side while ten minutes of rows are kept: those of other keys stay."""
     match = JoinCondition((INT,), (False,), -1_000_000, 600_000_000)
     join = IntervalJoin(match, ((INT, INT), (INT, INT)), "INNER")
-    runner = Runner(0, join, ((Origin(0),), (Origin(1),)))
+    runner = OperatorRunner(0, join, ((Origin(0),), (Origin(1),)))
     backend = MemoryStore().backend(0, 0)
     random = np.random.default_rng(1)
 
@@ -145,7 +149,7 @@ def steady_join() -> None:
     def epoch(start_us: int, count: int, span_us: int) -> float:
         inputs = [side(port, start_us, count, span_us) for port in (0, 1)]
         ticks = [WatermarkUpdate(port, 0, start_us) for port in (0, 1)]
-        return timed(lambda: runner.run(backend, inputs, ticks, 0), 1)
+        return timed(lambda: runner.run_epoch(backend, inputs, ticks, 0), 1)
 
     epoch(0, 300_000, 600_000_000)
     took = [epoch(second * 1_000_000, 500, 1_000_000) for second in range(600, 640)]
@@ -166,26 +170,29 @@ def incremental() -> None:
     def recompute() -> pa.Table:
         tables = [codec.table_from_bytes(data, schema) for data in stored]
         return operator.layout.to_output(
-            with_pane(
+            with_int_column(
                 operator.aggregator.evaluate(
                     operator.aggregator.pre_aggregate(pa.concat_tables(tables))
                 ),
+                PANE,
                 np.full(100, HOUR),
             )
         )
 
     ours, raw = [], []
     for _ in range(30):
-        runner = Runner(0, operator, ((Origin(0),),))
+        runner = OperatorRunner(0, operator, ((Origin(0),),))
         backend = MemoryStore().backend(0, 0)
         for batch in batches:
-            runner.run(backend, [[operator.pre_aggregate(0, batch)]], [WatermarkUpdate(0, 0, 0)], 0)
+            runner.run_epoch(
+                backend, [[operator.pre_aggregate(0, batch)]], [WatermarkUpdate(0, 0, 0)], 0
+            )
         started = time.process_time()
-        result = runner.run(backend, [[]], [WatermarkUpdate(0, 0, HOUR)], 0)
+        result = runner.run_epoch(backend, [[]], [WatermarkUpdate(0, 0, HOUR)], 0)
         ours.append((time.process_time() - started) * 1e3)
         # Warm, which is fair to it: it runs what the epochs before it did not.
         raw.append(best(recompute, 3))
-        assert result.output.main[0].num_rows == recompute().num_rows, "the same groups"
+        assert result.output.rows[0].num_rows == recompute().num_rows, "the same groups"
     print("closing a window of 100 K events, 100 groups:", end=" ")
     print(
         f"{min(ours):.2f} ms, from raw rows {min(raw):.2f} ms: {min(raw) / min(ours):.1f} x", end=""
@@ -196,31 +203,31 @@ def incremental() -> None:
 def closing() -> None:
     """A window of 10 K groups, from the tick that closes it to its rows."""
     operator = aggregate(HOUR)
-    runner = Runner(0, operator, ((Origin(0),),))
+    runner = OperatorRunner(0, operator, ((Origin(0),),))
     took = []
     for _ in range(20):
         backend = MemoryStore().backend(0, 0)
         keys = np.arange(10_000)
         part: Tables = operator.pre_aggregate(0, rows(np.full(10_000, 5_000), keys, HOUR))
-        runner.run(backend, [[part]], [WatermarkUpdate(0, 0, 0)], 0)
+        runner.run_epoch(backend, [[part]], [WatermarkUpdate(0, 0, 0)], 0)
         started = time.process_time()
-        result = runner.run(backend, [[]], [WatermarkUpdate(0, 0, HOUR)], 0)
+        result = runner.run_epoch(backend, [[]], [WatermarkUpdate(0, 0, HOUR)], 0)
         took.append((time.process_time() - started) * 1e3)
-        assert result.output.main[0].num_rows == 10_000, "all groups come out"
+        assert result.output.rows[0].num_rows == 10_000, "all groups come out"
     print(f"closing 10 K groups: {statistics.median(took):.2f} ms")
 
 
 def memory() -> None:
     """A million events of one hour in a thousand groups: state follows the groups."""
     operator = aggregate(HOUR)
-    runner = Runner(0, operator, ((Origin(0),),))
+    runner = OperatorRunner(0, operator, ((Origin(0),),))
     backend = MemoryStore().backend(0, 0)
     random = np.random.default_rng(1)
     tracemalloc.start()
     report = {}
     for _ in range(100):
         batch = rows(np.full(10_000, 5_000), random.integers(0, 1_000, 10_000), HOUR)
-        report = runner.run(
+        report = runner.run_epoch(
             backend, [[operator.pre_aggregate(0, batch)]], [WatermarkUpdate(0, 0, 0)], 0
         ).report
     held = tracemalloc.get_traced_memory()[0]
@@ -232,13 +239,13 @@ def memory() -> None:
 def flat() -> None:
     """Epochs of 1,000 rows while time moves on and the open state grows from 10 K to 1 M groups."""
     operator = aggregate(HOUR)
-    runner = Runner(0, operator, ((Origin(0),),))
+    runner = OperatorRunner(0, operator, ((Origin(0),),))
     backend = MemoryStore().backend(0, 0)
     random = np.random.default_rng(1)
     clock = iter(range(HOUR))
     for groups in (10_000, 100_000, 1_000_000):
         keys = np.arange(groups)
-        runner.run(
+        runner.run_epoch(
             backend,
             [[operator.pre_aggregate(0, rows(np.full(groups, 5_000), keys, HOUR))]],
             [WatermarkUpdate(0, 0, next(clock))],
@@ -247,7 +254,7 @@ def flat() -> None:
 
         def epoch(keys: int = groups) -> None:
             batch = rows(np.full(1_000, 5_000), random.integers(0, keys, 1_000), HOUR)
-            runner.run(
+            runner.run_epoch(
                 backend,
                 [[operator.pre_aggregate(0, batch)]],
                 [WatermarkUpdate(0, 0, next(clock))],

@@ -24,11 +24,12 @@ PARTITION, PARTITION_SHIFT = "_tg_partition", 32
 MALFORMED_EVENT_TIME = -(2**63)
 # The processing time of the epoch, for windows over processing time.
 NOW = "_tg_now"
-# The position of a row in its source: by file, then by row, rows sort in arrival order. Only
-# operators that depend on the arrival order read them.
+# The position of a row in its source: sorted by file, then by row (in Kafka: by partition, then by
+# offset), rows are in arrival order. Only operators that depend on this order read them.
 ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"
 ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
-# The first byte of a dead letter among control messages, and the fields of a dead letter.
+# The first byte of a dead letter among control messages, and the fields of a dead letter that
+# contains a row on which an expression failed.
 DEAD_LETTER = "D"
 DEAD_LETTER_FIELDS = ("stream", "expression", "record")
 # The text of a malformed record. If the source declares dead letters, also the reason, the column,
@@ -39,8 +40,15 @@ MALFORMED_RECORD, MALFORMED_REASON, MALFORMED_COLUMN = (
     "_tg_column",
 )
 RECORD_FILE, RECORD_LINE = "_tg_path", "_tg_line"
-# The columns of rows on their way to a stateful operator: the pane of the window that a row belongs
-# to, a hash of its keys, the number of rows that a row stands for, and its weight in a changelog.
-PANE, HASH, ROWS, WEIGHT = "_pane", "_hash", "_rows", "_weight"
-# The number of input rows of a group, also if rows and retractions cancel out.
-SEEN = "_seen"
+# The columns of rows on their way to a stateful operator: a hash of the keys, the number of rows
+# that a row stands for, and its weight in a changelog.
+HASH, ROWS, WEIGHT = "_hash", "_rows", "_weight"
+# The first column of these rows is a number whose meaning depends on the operator. It is the same
+# column for all of them, so that every store can keep the groups of every aggregate.
+# - PANE: in a window aggregate, the start of the pane that a row belongs to; 0 without windows.
+# - STORE_TIME: the time by which a store sorts a row and the watermark emits, closes or drops it.
+# - GROUP_ID: in OVER and MATCH_RECOGNIZE, the row, frame, partition or match that is aggregated.
+PANE = STORE_TIME = GROUP_ID = "_pane"
+# How many input rows a row stands for: of a group, including retractions; or including the rows
+# that a task dropped before the shuffle, to count late rows.
+INPUT_ROWS = "_input_rows"

@@ -13,21 +13,22 @@ from hypothesis import strategies as st
 from tidegate.checkpoint.manifest import (
     DamagedManifest,
     Manifest,
-    OperatorState,
-    SinkState,
-    SourceState,
-    StreamState,
+    OperatorCheckpoint,
+    RestoreRecord,
+    SinkCheckpoint,
+    SourceIdentity,
+    StreamCheckpoint,
 )
 
 MANIFEST = Manifest(
     generation=2,
     epoch=41,
     key_groups=16,
-    now_us=1_767_225_600_000_000,
+    processing_time_us=1_767_225_600_000_000,
     streams={
-        "s": StreamState(
+        "s": StreamCheckpoint(
             "0a1b2c3d",
-            {"bids": SourceState("files", {"path": "file:///in", "format": "json"})},
+            {"bids": SourceIdentity("files", {"path": "file:///in", "format": "json"})},
             {"bids": {"files": ["ä b.json"]}},
             {"0": 5},
             True,
@@ -36,10 +37,10 @@ MANIFEST = Manifest(
         )
     },
     operators={
-        "s.ff": OperatorState("s", "w", "ff", {"0": ["f", 64, 9, 7]}, {"f": 9}, {"rows": 1})
+        "s.ff": OperatorCheckpoint("s", "w", "ff", {"0": ["f", 64, 9, 7]}, {"f": 9}, {"rows": 1})
     },
-    sinks={"Out": SinkState("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}])},
-    restores=[[0, 3, 6], [1, 17, 40]],
+    sinks={"Out": SinkCheckpoint("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}])},
+    restores=[RestoreRecord(0, 3, 6), RestoreRecord(1, 17, 40)],
     keep_before_generation=2,
 )
 
@@ -64,9 +65,9 @@ manifests = st.builds(
     numbers,
     by_name(
         st.builds(
-            StreamState,
+            StreamCheckpoint,
             texts,
-            by_name(st.builds(SourceState, texts, by_name(texts))),
+            by_name(st.builds(SourceIdentity, texts, by_name(texts))),
             by_name(values),
             by_name(numbers),
             st.booleans(),
@@ -76,7 +77,7 @@ manifests = st.builds(
     ),
     by_name(
         st.builds(
-            OperatorState,
+            OperatorCheckpoint,
             texts,
             texts,
             texts,
@@ -85,8 +86,10 @@ manifests = st.builds(
             by_name(values),
         )
     ),
-    by_name(st.builds(SinkState, texts, texts, numbers, st.lists(values, max_size=3), numbers)),
-    st.lists(st.lists(numbers, min_size=3, max_size=3), max_size=2),
+    by_name(
+        st.builds(SinkCheckpoint, texts, texts, numbers, st.lists(values, max_size=3), numbers)
+    ),
+    st.lists(st.builds(RestoreRecord, numbers, numbers, numbers), max_size=2),
     numbers,
 )
 

@@ -84,12 +84,12 @@ def test_raises_if_all_newest_are_damaged(tmp_path: Path) -> None:
 
 def test_epoch_is_committed_once(tmp_path: Path) -> None:
     create_manifests(tmp_path, 1)
-    other = replace(FIRST, epoch=1, now_us=99)
+    other = replace(FIRST, epoch=1, processing_time_us=99)
     with pytest.raises(DataDirectoryError) as caught:
         open_manifests(tmp_path).create(other)
     assert caught.value.code == "TG-602" and "epoch 1" in caught.value.message
     newest = open_manifests(tmp_path).load_newest().manifest
-    assert newest is not None and newest.now_us == 1
+    assert newest is not None and newest.processing_time_us == 1
 
 
 CREATE = """
@@ -130,7 +130,7 @@ def test_exactly_one_process_commits_each_epoch(tmp_path: Path) -> None:
     manifests = open_manifests(tmp_path)
     for name in manifests.names():
         manifest = manifests.load(name)
-        assert manifest.epoch in epochs[manifest.now_us]
+        assert manifest.epoch in epochs[manifest.processing_time_us]
 
 
 def test_expire_keeps_newest_manifests(tmp_path: Path) -> None:
@@ -163,4 +163,4 @@ def test_create_is_idempotent_for_retries(tmp_path: Path) -> None:
     manifests.create(manifest)
     manifests.create(manifest, is_retry=True)
     with pytest.raises(DataDirectoryError, match="another process has committed"):
-        manifests.create(replace(manifest, now_us=2), is_retry=True)
+        manifests.create(replace(manifest, processing_time_us=2), is_retry=True)

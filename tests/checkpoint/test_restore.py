@@ -12,7 +12,7 @@ from tests.support.manifests import FIRST, create_manifests
 from tests.support.pipelines import PipelineHarness, expected
 from tests.support.sinks import committed, files_sink, memory_sink, run
 from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest, restore
-from tidegate.checkpoint.manifest import SinkState
+from tidegate.checkpoint.manifest import RestoreRecord, SinkCheckpoint
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.errors import DataDirectoryError, RunError
@@ -36,11 +36,11 @@ def numbers(harness: PipelineHarness, sink: str) -> list[int]:
 
 def test_restore_starts_generation_above_all_numbers(tmp_path: Path) -> None:
     manifests = create_manifests(
-        tmp_path, *(replace(FIRST, epoch=epoch, now_us=epoch) for epoch in range(6))
+        tmp_path, *(replace(FIRST, epoch=epoch, processing_time_us=epoch) for epoch in range(6))
     )
     restored = restore(manifests, manifests.load("manifests/000-000000000003.json"), keep=False)
-    assert (restored.generation, restored.epoch, restored.now_us) == (1, 7, 3)
-    assert restored.restores == [[0, 3, 7]]
+    assert (restored.generation, restored.epoch, restored.processing_time_us) == (1, 7, 3)
+    assert restored.restores == [RestoreRecord(0, 3, 7)]
     assert manifests.load_newest().manifest == restored
     included = [(g, e) for g in (0, 1) for e in range(9) if restored.includes(g, e)]
     assert included == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 7)]
@@ -60,7 +60,8 @@ def test_lineage_after_two_restores(tmp_path: Path) -> None:
     first = restore(manifests, FIRST, keep=False)
     manifests.create(replace(first, epoch=first.epoch + 1))
     second = restore(manifests, first, keep=True)
-    assert second.restores == [[0, 0, 4], [1, 4, 7]] and second.keep_before_generation == 2
+    assert second.restores == [RestoreRecord(0, 0, 4), RestoreRecord(1, 4, 7)]
+    assert second.keep_before_generation == 2
     included = [(g, e) for g in range(4) for e in range(10) if second.includes(g, e)]
     assert included == [(0, 0), (1, 4), (2, 7)]
     undone = restore(manifests, manifests.load("manifests/000-000000000003.json"), keep=False)
@@ -71,7 +72,7 @@ def test_lineage_after_two_restores(tmp_path: Path) -> None:
 
 def test_restore_keeps_unpublished_committables(tmp_path: Path) -> None:
     """Restore the newest manifest, whose process died before publishing."""
-    sink = SinkState("s", "files", 0, ["committable"])
+    sink = SinkCheckpoint("s", "files", 0, ["committable"])
     manifests = create_manifests(tmp_path, replace(FIRST, sinks={"out": sink}))
     restored = restore(manifests, manifests.load_all()[0], keep=False)
     state = CommittedState.from_manifest(restored, "out")

@@ -22,7 +22,7 @@ from tests.support.compiling import compile_text
 from tests.support.console import STATUS, StubProvider
 from tests.support.pipelines import PipelineHarness, PythonPipeline
 from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest
-from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
+from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint, StreamCheckpoint
 from tidegate.console.app import STATIC, TOKEN_HEADER, ConsoleServer, build_app, updates
 from tidegate.console.history import ConsoleHistory
 from tidegate.console.providers import DirectoryProvider, SessionProvider
@@ -394,7 +394,7 @@ class TestRunningSession:
         assert (rejected.status_code, rejected.json()["code"]) == (409, "TG-610")
         content = {"checkpoint": 1, "pipeline": "main", "keep_sinks": True}
         done = allowed(client, "/api/restore", content)
-        assert done.status_code == 200 and "twice" in done.json()["warnings"][0]
+        assert done.status_code == 200 and "duplicated" in done.json()["warnings"][0]
         assert client.get("/api/checkpoints").json()[0]["generation"] == 1
 
     def test_unknown_names_get_a_hint(self, client: TestClient) -> None:
@@ -455,8 +455,10 @@ class TestStoredDirectory:
         assert [(epoch.epoch, epoch.rows_in) for epoch in source.epochs()] == [(1, 0), (2, 4)]
 
     def test_counters_start_at_the_first_epoch(self, source: DirectoryProvider) -> None:
-        window = OperatorState("t0", "window_aggregate", "f", report={"late_rows": 3})
-        manifest = Manifest(0, 5, 2, 0, {"t0": StreamState("1234", rows_in=9)}, {"t0.1": window})
+        window = OperatorCheckpoint("t0", "window_aggregate", "f", report={"late_rows": 3})
+        manifest = Manifest(
+            0, 5, 2, 0, {"t0": StreamCheckpoint("1234", rows_in=9)}, {"t0.1": window}
+        )
         status = source._status(manifest, "t0")
         assert (status.rows_in, status.late_rows) == (9, 3)
 
@@ -471,7 +473,7 @@ class TestStoredDirectory:
     def test_restores(self, harness: PipelineHarness, source: DirectoryProvider) -> None:
         assert source.create_checkpoint("good") == "good"
         warnings = source.restore(RestoreRequest(0, keep=True))
-        assert "twice" in warnings[0]
+        assert "duplicated" in warnings[0]
         assert source.checkpoints()[0].generation == 1
         assert [status.rows_in for status in source.statuses()] == [2, 2]
 

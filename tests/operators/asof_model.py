@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 
 class LeftRow(NamedTuple):
@@ -133,7 +133,7 @@ class AsofModel:
         """Return the emitted pairs and the right rows that are forward matches."""
         for row in ready:
             lower = self.bounds.lower
-            expiry = END_US if lower is None else row.at - int(lower) + 1
+            expiry = END_OF_INPUT_US if lower is None else row.at - int(lower) + 1
             backward = self._backward(row) if self.bounds.direction == NEAREST else None
             if backward is not None:
                 expiry = min(expiry, 2 * row.at - backward.at)

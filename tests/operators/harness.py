@@ -20,16 +20,16 @@ import pyarrow as pa
 from tidegate.columns import HASH, PANE, WEIGHT
 from tidegate.operators import operator as contract
 from tidegate.operators.aggregate.functions import AggregateCall
-from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
-from tidegate.operators.aggregate.keyed import KeyedAggregate
-from tidegate.operators.aggregate.sessions import SessionAggregate, UpdatingSessions
+from tidegate.operators.aggregate.groups import GroupSpec, OutputColumn, OutputLayout, WindowPanes
+from tidegate.operators.aggregate.sessions import RetractingSessionAggregate, SessionAggregate
+from tidegate.operators.aggregate.updating import UpdatingAggregate
 from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.kernels.keys import canonicalize
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import NO_LIMITS, Limits, Operator, Tables
-from tidegate.operators.runner import Runner
+from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.store import time_buckets as segments
-from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, Origin, WatermarkUpdate
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
 
@@ -65,7 +65,7 @@ class Query:
     calls: tuple[AggregateCall, ...] = (AggregateCall("count", "count(*)", (), L),)
     arguments: tuple[tuple[int, ...], ...] = ((),)
     filters: tuple[int | None, ...] = (None,)
-    panes: Panes | None = None
+    panes: WindowPanes | None = None
     gap_us: int | None = None
     mode: str = "close"
     lateness_us: int = 0
@@ -91,28 +91,30 @@ class Query:
         """Return the output columns: keys, start and end of the window, results."""
         columns = [OutputColumn("key", index, kind) for index, kind in enumerate(self.keys)]
         if self.windowed:
-            columns += [self._start(), OutputColumn("due", 0, L)]
+            columns += [self._start(), OutputColumn("end", 0, L)]
         results = enumerate(self.calls)
         return (*columns, *(OutputColumn("result", index, call.result) for index, call in results))
 
     def _start(self) -> OutputColumn:
-        if self.panes is not None and self.panes.kind in ("TUMBLE", "HOP", "DUE"):
-            return OutputColumn("due", -self.panes.size_us, L)
+        if self.panes is not None and self.panes.kind in ("TUMBLE", "HOP", "CLOSING_TIME"):
+            return OutputColumn("end", 0, L, -self.panes.size_us)
         return OutputColumn("start", 0, L)
 
     def operator(self) -> Operator:
         """Return the operator that `physical.aggregate` would choose."""
-        layout = Layout(self.outputs(), self.panes or Panes("DUE"), self.with_op)
+        layout = OutputLayout(
+            self.outputs(), self.panes or WindowPanes("CLOSING_TIME"), self.with_op
+        )
         late = self.late_rows() if self.keeps_late else None
         early = self.mode == "early"
         if self.gap_us is not None:
-            kind = UpdatingSessions if self.retracts else SessionAggregate
+            kind = RetractingSessionAggregate if self.retracts else SessionAggregate
             return kind(self.spec, self.gap_us, layout, self.lateness_us, early, late, self.limits)
         if self.panes is not None and not early:
             return WindowAggregate(
                 self.spec, self.panes, layout, self.lateness_us, late, self.limits
             )
-        return KeyedAggregate(
+        return UpdatingAggregate(
             self.spec,
             layout,
             self.panes,
@@ -124,10 +126,10 @@ class Query:
             self.limits,
         )
 
-    def late_rows(self) -> LateRows:
+    def late_rows(self) -> LateRowFormat:
         """Return late rows with the id and the time of the row."""
         required = [item for item in self.table([]).schema if not item.name.startswith("l")]
-        return LateRows("an_operator", pa.schema(required), (L, L))
+        return LateRowFormat("an_operator", pa.schema(required), (L, L))
 
     # Columns that SQL computes
 
@@ -169,7 +171,7 @@ class Query:
             return ts
         if self.panes is None:
             return 0
-        if self.panes.kind == "DUE":
+        if self.panes.kind == "CLOSING_TIME":
             return ts - ts % self.panes.size_us + self.panes.size_us
         return ts - (ts - self.panes.offset_us) % self.panes.width_us
 
@@ -207,7 +209,7 @@ def _normalize(key: Any) -> Any:
 class Epoch:
     """The output of all key groups in an epoch; rows are tuples in the order of the columns."""
 
-    main: list[tuple[Any, ...]] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
     late: list[dict[str, Any]] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
     update: WatermarkUpdate | None = None
@@ -242,9 +244,9 @@ class Harness:
         self.runner = self._runner()
         self.epochs: list[Epoch] = []
 
-    def _runner(self) -> Runner:
+    def _runner(self) -> OperatorRunner:
         operator = self.make()
-        return Runner(
+        return OperatorRunner(
             1,
             operator,
             (self.origins,),
@@ -271,11 +273,11 @@ class Harness:
         epoch = Epoch()
         for key_group, parts in enumerate(inputs):
             backend = self.store.backend(1, key_group)
-            result = self.runner.run(backend, [parts], updates, now_us, key_group=key_group)
+            result = self.runner.run_epoch(backend, [parts], updates, now_us, key_group=key_group)
             schema = self.runner.operator.output
-            for table in result.output.main:
+            for table in result.output.rows:
                 assert table.schema.equals(schema), (table.schema, schema)
-                epoch.main += rows_of(table)
+                epoch.rows += rows_of(table)
             for table in result.output.late:
                 assert table.schema.equals(self.runner.operator.late)
                 epoch.late += table.to_pylist()
@@ -309,12 +311,14 @@ class Harness:
 
     def end(self) -> Epoch:
         """Run an epoch in which all origins end."""
-        return self.epoch((), [WatermarkUpdate(origin.id, 0, END_US) for origin in self.origins])
+        return self.epoch(
+            (), [WatermarkUpdate(origin.id, 0, END_OF_INPUT_US) for origin in self.origins]
+        )
 
     def stored_names(self) -> list[str]:
         """Return the names of the stored tables, inline or not."""
         entries = self.store.scan_key_groups(1, 0, self.key_groups)
-        names = [key.name for key, _ in entries if key.name != "head"]
+        names = [key.name for key, _ in entries if key.name != "header"]
         runner = self._runner()
         for key_group in range(self.key_groups):
             names += runner.inline_names(self.store.backend(1, key_group))

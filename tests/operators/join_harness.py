@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tests.operators.harness import L, S, rows_of, select_key_group
 from tidegate.operators.operator import Operator, Tables
-from tidegate.operators.runner import Runner
+from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
@@ -38,9 +38,9 @@ class JoinHarness:
         """The number of late rows so far."""
         return self.total("late_rows")
 
-    def total(self, gauge: str) -> int:
+    def total(self, metric: str) -> int:
         """Sum a number of the last reports over the key groups."""
-        return sum(report.get(gauge, 0) for report in self.reports)
+        return sum(report.get(metric, 0) for report in self.reports)
 
     def restart(self) -> None:
         """Keep only the stored bytes."""
@@ -53,7 +53,7 @@ class JoinHarness:
         now_us: int | None = None,
     ) -> list[tuple[Any, ...]]:
         """Run an epoch with a table per port and return the emitted rows."""
-        runner = Runner(
+        runner = OperatorRunner(
             9,
             self.join,
             ((Origin(0),), (Origin(1),)),
@@ -69,8 +69,8 @@ class JoinHarness:
         emitted: list[tuple[Any, ...]] = []
         for key_group in range(self.key_groups):
             inputs = [self._select(part, key_group) for part in prepared]
-            result = runner.run(self.store.backend(1, key_group), inputs, updates, now_us)
-            for table in result.output.main:
+            result = runner.run_epoch(self.store.backend(1, key_group), inputs, updates, now_us)
+            for table in result.output.rows:
                 assert table.schema.equals(self.join.output)
                 emitted += rows_of(table)
             for table in result.output.late:

@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from tests.operators.batch import VALUES, Choice
 from tests.operators.harness import D, Harness, L, Row, S, hash_of, normalize_keys
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, STORE_TIME
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.ordering import Ordering
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import Operator
 from tidegate.operators.over.frames import Frame
 from tidegate.operators.over.functions import OverFunction, OverSpec
 from tidegate.operators.over.history import ENDS
-from tidegate.operators.over.partitions import WholePartitions
+from tidegate.operators.over.partitions import PartitionWindowFunctions
 from tidegate.operators.over.streaming import OverOperator
 from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import WindowTopN
@@ -145,10 +145,10 @@ class OverQuery:
         late_rows = None
         if self.keeps_late:
             required = [f for f in self.table([]).schema if not f.name.startswith("l")]
-            late_rows = LateRows("over", pa.schema(required), (L, L))
+            late_rows = LateRowFormat("over", pa.schema(required), (L, L))
         if self.by_time:
             return OverOperator(self.spec, self.window is not None, self.ttl_us, late_rows)
-        partitions = WholePartitions(self.spec)
+        partitions = PartitionWindowFunctions(self.spec)
         if self.mode == "windows":
             return WindowTopN(partitions, late_rows=late_rows, name="over")
         at_end = self.mode == "end"
@@ -172,7 +172,7 @@ class OverQuery:
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         columns: dict[str, Any] = {
-            PANE: pa.array([self.pane(row) for row in rows], L),
+            STORE_TIME: pa.array([self.pane(row) for row in rows], L),
             HASH: pa.array([hash_of(self.keys(row)) for row in rows], L),
             "k0": canonicalize(pa.array([row.keys[0] for row in rows], S)),
         }

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.operators import batch
 from tests.operators.harness import B, D, L, Query, Row, S
 from tests.operators.window_model import Step
-from tidegate.operators.aggregate.groups import Panes
-from tidegate.operators.watermark import END_US
+from tidegate.operators.aggregate.groups import WindowPanes
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 NAN, INF = float("nan"), float("inf")
 # Few distinct values, so that rows share groups.
@@ -54,7 +54,7 @@ class Scenario:
 
 
 @st.composite
-def windows(draw: st.DrawFn, kinds: Sequence[str]) -> tuple[Panes | None, int | None, int]:
+def windows(draw: st.DrawFn, kinds: Sequence[str]) -> tuple[WindowPanes | None, int | None, int]:
     """Draw panes or the gap of a session, and the unit of time."""
     kind, unit = draw(st.sampled_from(kinds)), draw(st.sampled_from(UNITS))
     if kind == "NONE":
@@ -65,8 +65,8 @@ def windows(draw: st.DrawFn, kinds: Sequence[str]) -> tuple[Panes | None, int | 
     slide = draw(st.integers(1, size)) if kind == "HOP" else size
     if kind == "CUMULATE":
         slide, size = size, size * draw(st.integers(1, 4))
-    offset = draw(st.integers(-15, 15)) * unit if kind != "DUE" else 0
-    return Panes(kind, size * unit, slide * unit, offset), None, unit
+    offset = draw(st.integers(-15, 15)) * unit if kind != "CLOSING_TIME" else 0
+    return WindowPanes(kind, size * unit, slide * unit, offset), None, unit
 
 
 @st.composite
@@ -161,7 +161,7 @@ def scenarios(draw: st.DrawFn, *args: Any, **options: Any) -> Scenario:
     pairs = zip(pieces, tasks, strict=True)
     updates = [_task_updates(piece, where, origins, delay) for piece, where in pairs]
     # The input ends in the epoch of the last rows, or in one more epoch.
-    ending = tuple((origin, END_US) for origin in origins)
+    ending = tuple((origin, END_OF_INPUT_US) for origin in origins)
     if draw(st.booleans()):
         updates[-1] = (*updates[-1], *ending)
     else:

@@ -29,7 +29,7 @@ from tidegate.operators.watermark import Origin, WatermarkUpdate
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
 PROPERTIES = 7
-FIXED = ("TUMBLE", "HOP", "CUMULATE", "DUE")
+FIXED = ("TUMBLE", "HOP", "CUMULATE", "CLOSING_TIME")
 WINDOWS = (*FIXED, "SESSION")
 
 
@@ -78,7 +78,7 @@ def append_only_results(query: Query, harness: Harness) -> Results:
     """Return the results of an append-only output; every group is emitted once."""
     emitted: Results = {}
     for epoch in harness.epochs:
-        for row in epoch.main:
+        for row in epoch.rows:
             key, results = split_row(query, row)
             assert key not in emitted, f"{key} is emitted twice"
             emitted[key] = results
@@ -90,7 +90,7 @@ def changelog_results(query: Query, epochs: list[Any]) -> Results:
     current: Results = {}
     for epoch in epochs:
         pending: tuple[Any, ...] | None = None
-        for *row, op in epoch.main:
+        for *row, op in epoch.rows:
             key, results = split_row(query, tuple(row))
             assert (op == AFTER) == (pending is not None), "-U and +U come as a pair"
             if op in (BEFORE, DELETE):
@@ -139,7 +139,7 @@ def check_closing(case: Scenario, harness: Harness, model: ModelResult, exact: b
     for number, epoch in enumerate(harness.epochs):
         previous_us, watermark_us = model.previous_watermarks[number], model.watermarks[number]
         assert epoch.watermark == watermark_us
-        for row in epoch.main:
+        for row in epoch.rows:
             closing_time = row[end_index] + delay
             assert watermark_us is not None and closing_time <= watermark_us, "emitted early"
             if exact and previous_us is not None:
@@ -198,7 +198,7 @@ def test_changelog_adds_up(case: Scenario) -> None:
 def test_bounded_input_is_emitted_at_its_end(case: Scenario) -> None:
     harness, model = run_scenario(case), run_model(case.query, case.steps, case.origins)
     assert_same_results(append_only_results(case.query, harness), expected_results(case, model))
-    assert not any(epoch.main for epoch in harness.epochs if epoch.watermark != 2**63 - 1)
+    assert not any(epoch.rows for epoch in harness.epochs if epoch.watermark != 2**63 - 1)
 
 
 @st.composite

@@ -15,13 +15,20 @@ from hypothesis import strategies as st
 from tests.operators.asof_model import AsofModel, LeftRow, Pair, RightRow
 from tests.operators.harness import D, L, S, hash_of, rows_of, state_limits
 from tests.operators.join_harness import JoinHarness, batch_query, split_at
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, PANE, WEIGHT
-from tidegate.operators.join.asof import ALIVE, BACKWARD, FORWARD, NEAREST, AsofBounds, AsofJoin
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, STORE_TIME, WEIGHT
+from tidegate.operators.join.asof import (
+    BACKWARD,
+    FORWARD,
+    IS_VERSION,
+    NEAREST,
+    AsofBounds,
+    AsofJoin,
+)
 from tidegate.operators.kernels.keys import hash_rows
 from tidegate.operators.kernels.matching import JoinCondition
-from tidegate.operators.late_rows import LateRows
-from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
+from tidegate.operators.late_rows import LateRowFormat
+from tidegate.operators.runner import OperatorRunner
+from tidegate.operators.watermark import END_OF_INPUT_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
@@ -54,13 +61,13 @@ def join_table(rows: Sequence[LeftRow | RightRow], weight: int = 1) -> pa.Table:
     numbers = pa.array([row.number for row in rows], L)
     return pa.table(
         {
-            PANE: pa.array(times, L),
+            STORE_TIME: pa.array(times, L),
             HASH: pa.array([hash_of((key,)) for key in keys], L),
             "k0": pa.array(keys, S),
             "c0": pa.array(keys, S),
             "c1": pa.array(times, L),
             "c2": numbers,
-            ALIVE: pa.array([getattr(row, "alive", True) for row in rows], pa.bool_()),
+            IS_VERSION: pa.array([getattr(row, "alive", True) for row in rows], pa.bool_()),
             WEIGHT: pa.array([weight] * len(rows), L),
             ARRIVAL_FILE: pa.array([""] * len(rows), S),
             ARRIVAL_ROW: numbers,
@@ -113,7 +120,7 @@ def test_late_version_is_used_if_rows_can_still_match_it() -> None:
 
 def test_emits_late_rows_of_both_sides() -> None:
     late_rows = tuple(
-        LateRows(f"join ({side})", pa.schema([]), (S, L, L)) for side in ("left", "right")
+        LateRowFormat(f"join ({side})", pa.schema([]), (S, L, L)) for side in ("left", "right")
     )
     run = Harness(make_join(AS_OF, late_rows=late_rows))
     run.epoch([], [RightRow("a", 8, 1)], (10, 10))
@@ -166,7 +173,7 @@ def test_matches_keys_that_are_equal_in_sql() -> None:
     def table(keys: list[float | None], at: int) -> pa.Table:
         count = len(keys)
         columns = {
-            PANE: pa.array([at] * count, L),
+            STORE_TIME: pa.array([at] * count, L),
             HASH: pa.array([0] * count, L),
             "k0": pa.array(keys, D),
             "c0": pa.array(keys, D),
@@ -181,10 +188,10 @@ def test_matches_keys_that_are_equal_in_sql() -> None:
         [join.pre_aggregate(0, table([0.0, nan, None], 5))],
         [join.pre_aggregate(1, table([-0.0, nan, None], 1))],
     ]
-    runner = Runner(9, join, ((Origin(0),), (Origin(1),)))
+    runner = OperatorRunner(9, join, ((Origin(0),), (Origin(1),)))
     updates = [WatermarkUpdate(port, 0, 9) for port in (0, 1)]
-    result = runner.run(MemoryStore().backend(1, 0), inputs, updates, None)
-    assert [str(row) for row in rows_of(result.output.main[0])] == [
+    result = runner.run_epoch(MemoryStore().backend(1, 0), inputs, updates, None)
+    assert [str(row) for row in rows_of(result.output.rows[0])] == [
         "(0.0, -0.0)",
         "(nan, nan)",
         "(None, None)",
@@ -269,7 +276,7 @@ def check_equals_model(case: dict[str, Any]) -> None:
             times = [row.at - case["delays"][side] for row in rows]
             times += [at for at in [watermarks[side]] if at is not None]
             watermarks[side] = max(times, default=None)
-        watermarks = watermarks if epoch is not None else [END_US, END_US]
+        watermarks = watermarks if epoch is not None else [END_OF_INPUT_US, END_OF_INPUT_US]
         previous = watermark
         if None not in watermarks:
             lowest = min(item for item in watermarks if item is not None)
@@ -284,7 +291,7 @@ def check_equals_model(case: dict[str, Any]) -> None:
         if promised is not None and has_lower:
             # A downstream operator must not take any result as late.
             assert all(row[1] >= promised for row in emitted)
-    assert run.epoch([], [], (END_US, END_US)) == []
+    assert run.epoch([], [], (END_OF_INPUT_US, END_OF_INPUT_US)) == []
 
 
 def as_row(pair: Pair) -> tuple[Any, ...]:
@@ -326,7 +333,7 @@ def test_equals_the_asof_join_of_duckdb(
         emitted += run.epoch(left, right, (-9, -9))
         if restart_every and count % restart_every == 0:
             run.restart()
-    emitted += run.epoch([], [], (END_US, END_US))
+    emitted += run.epoch([], [], (END_OF_INPUT_US, END_OF_INPUT_US))
     sql = f"SELECT l.v, r.t FROM l ASOF {how} JOIN r ON l.k = r.k AND l.t {sign} r.t"
     assert run.late == 0
     assert Counter((row[2], row[4]) for row in emitted) == batch_query(sides, sql)

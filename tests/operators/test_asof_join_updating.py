@@ -19,7 +19,7 @@ from tidegate.errors import TidegateError
 from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
 from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
 from tidegate.operators.kernels.matching import JoinCondition
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -93,7 +93,7 @@ def test_counts_retractions_of_unknown_rows() -> None:
     assert run.epoch([(0, "a", 5, 1, 1), (1, "a", 3, 2, -1)]) == [
         ("a", 5, 1, None, None, None, "+I")
     ]
-    assert run.total("unknown") == 1
+    assert run.total("unknown_retractions") == 1
 
 
 def test_last_arrival_matches_among_equal_values() -> None:
@@ -121,8 +121,8 @@ def test_bounded_inputs_emit_their_join_once_at_the_end() -> None:
     run = Harness(make_join(GE, "LEFT", at_end=True, with_op=False))
     assert run.epoch([(0, "a", 5, 1, 1), (0, "a", 5, 1, 1)], 3) == []
     assert run.epoch([(1, "a", 3, 2, 1), (1, "a", 4, 3, 1)], 3) == []
-    assert run.epoch([(1, "a", 4, 3, -1)], END_US) == [("a", 5, 1, "a", 3, 2)] * 2
-    assert run.epoch([], END_US) == []
+    assert run.epoch([(1, "a", 4, 3, -1)], END_OF_INPUT_US) == [("a", 5, 1, "a", 3, 2)] * 2
+    assert run.epoch([], END_OF_INPUT_US) == []
 
 
 def test_time_to_live_drops_a_key() -> None:
@@ -221,4 +221,4 @@ def test_equals_the_asof_join_of_duckdb_after_every_epoch(
             current = list((+rows).elements())
             sides = [[row[1:] for row in current if row[0] == side] for side in (0, 1)]
             assert +result == batch_query(sides, sql, kind)
-    assert run.total("unknown") == 0
+    assert run.total("unknown_retractions") == 0

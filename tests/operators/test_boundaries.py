@@ -34,11 +34,11 @@ from tests.operators.join_harness import HOWS
 from tests.operators.over_queries import TYPES, OverQuery, total
 from tests.operators.window_model import windows_of
 from tidegate.columns import BEFORE, DELETE
-from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.aggregate.groups import WindowPanes
 from tidegate.operators.hold import HoldOperator
 from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
 from tidegate.operators.over.frames import Frame
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "60"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261117"))
@@ -91,7 +91,7 @@ class OneInput:
     def epoch(self, rows: Sequence[InputRow], watermark: int) -> Outcome:
         epoch = self.harness.rows([self.row(item) for item in rows], watermark, now_us=1)
         assert epoch.watermark is not None
-        return Outcome(epoch.main, epoch.late_rows, epoch.watermark)
+        return Outcome(epoch.rows, epoch.late_rows, epoch.watermark)
 
     def restart(self) -> None:
         self.harness.restart()
@@ -170,14 +170,16 @@ def group_by(
 
 @st.composite
 def windows(draw: st.DrawFn) -> Subject:
-    kind, size = draw(st.sampled_from(["TUMBLE", "HOP", "CUMULATE", "DUE"])), draw(SIZES)
+    kind, size = draw(st.sampled_from(["TUMBLE", "HOP", "CUMULATE", "CLOSING_TIME"])), draw(SIZES)
     slide = draw(st.integers(1, size)) if kind == "HOP" else size
     if kind == "CUMULATE":
         slide, size = size, size * draw(st.integers(1, 3))
-    offset = draw(st.integers(0, 3)) if kind != "DUE" else 0
+    offset = draw(st.integers(0, 3)) if kind != "CLOSING_TIME" else 0
     lateness = draw(st.sampled_from([0, 0, 1, 3]))
     mode = draw(st.sampled_from(["close", "early"]))
-    query = Query((S,), panes=Panes(kind, size, slide, offset), mode=mode, lateness_us=lateness)
+    query = Query(
+        (S,), panes=WindowPanes(kind, size, slide, offset), mode=mode, lateness_us=lateness
+    )
 
     def late(row: InputRow, watermark: int) -> bool:
         return all(
@@ -357,7 +359,7 @@ def materialize(subject: Subject, results: Sequence[Result]) -> Counter[Result]:
 
 
 def in_one_epoch(subject: Subject, rows: Sequence[InputRow]) -> Counter[Result]:
-    outcome = subject.start().epoch(rows, END_US)
+    outcome = subject.start().epoch(rows, END_OF_INPUT_US)
     assert outcome.late == 0
     return materialize(subject, outcome.rows)
 
@@ -380,7 +382,7 @@ def test_any_split_into_epochs_emits_what_one_epoch_emits(name: str) -> None:
         on_time: list[InputRow] = []
         results: list[Result] = []
         with state_limits(small):
-            for epoch in [*drawn_epochs, Epoch((), END_US)]:
+            for epoch in [*drawn_epochs, Epoch((), END_OF_INPUT_US)]:
                 outcome = run.epoch(epoch.rows, epoch.watermark)
                 for row in epoch.rows:
                     if watermark is not None and subject.late and subject.late(row, watermark):

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.harness import Harness, L, Row, S, hash_of, state_limits
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, PANE
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, STORE_TIME
 from tidegate.operators.kernels.ordering import Ordering
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.top_n.dedup import Deduplicate
 from tidegate.operators.top_n.window import Ranking
-from tidegate.operators.watermark import END_US, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -41,7 +41,7 @@ class Query:
         rank = pa.int32() if self.with_rank else None
         ranking = Ranking(keys, order, (S, L, L), 1, rank=rank)
         required = pa.schema([f for f in self.table([]).schema if not f.name.startswith("l")])
-        late_rows = LateRows("deduplicate", required, (L,)) if self.keeps_late else None
+        late_rows = LateRowFormat("deduplicate", required, (L,)) if self.keeps_late else None
         return Deduplicate(
             ranking, self.by_event_time, self.has_closing_key, self.ttl_us, late_rows
         )
@@ -52,7 +52,7 @@ class Query:
     def table(self, rows: Sequence[Row]) -> pa.Table:
         has_time = self.by_event_time or self.has_closing_key
         columns: dict[str, tuple[pa.DataType, list[Any]]] = {
-            PANE: (L, [row.ts + 1 if has_time else 0 for row in rows]),
+            STORE_TIME: (L, [row.ts + 1 if has_time else 0 for row in rows]),
             HASH: (L, [hash_of(self.key(row)) for row in rows]),
             "k0": (S, [row.keys[0] for row in rows]),
             "c0": (S, [row.keys[0] for row in rows]),
@@ -78,29 +78,29 @@ def make_rows(*items: tuple[str | None, int, int]) -> list[Row]:
 
 def test_by_arrival_emits_the_first_row_at_once() -> None:
     run = Query(ttl_us=10, with_rank=True).harness(key_groups=1)
-    assert run.rows(make_rows(("a", 5, 1), ("a", 1, 2), (None, 1, 3)), now_us=1).main == [
+    assert run.rows(make_rows(("a", 5, 1), ("a", 1, 2), (None, 1, 3)), now_us=1).rows == [
         ("a", 5, 1, 1),
         (None, 1, 3, 1),
     ]
     run.restart()
-    assert run.rows(make_rows(("a", 0, 4)), now_us=9).main == [], (
+    assert run.rows(make_rows(("a", 0, 4)), now_us=9).rows == [], (
         "a duplicate extends the life of its key"
     )
-    assert run.rows(make_rows(("a", 0, 5), (None, 0, 6)), now_us=12).main == [(None, 0, 6, 1)]
+    assert run.rows(make_rows(("a", 0, 5), (None, 0, 6)), now_us=12).rows == [(None, 0, 6, 1)]
     run.rows([], now_us=100)
     assert run.stored_names() == []
 
 
 def test_by_event_time_emits_the_first_row_when_the_watermark_has_passed_it() -> None:
     run = Query(by_event_time=True, ttl_us=1_000, keeps_late=True).harness(key_groups=1)
-    assert run.rows(make_rows(("a", 5, 1), ("b", 9, 2)), watermark_us=2, now_us=1).main == []
-    assert run.rows(make_rows(("a", 3, 3), ("a", 3, 4)), watermark_us=3, now_us=1).main == []
+    assert run.rows(make_rows(("a", 5, 1), ("b", 9, 2)), watermark_us=2, now_us=1).rows == []
+    assert run.rows(make_rows(("a", 3, 3), ("a", 3, 4)), watermark_us=3, now_us=1).rows == []
     run.restart()
-    assert run.rows([], watermark_us=4, now_us=1).main == [("a", 3, 3)]
+    assert run.rows([], watermark_us=4, now_us=1).rows == [("a", 3, 3)]
     late = run.rows(make_rows(("b", 2, 5), ("a", 7, 6)), watermark_us=4, now_us=1)
-    assert late.main == [] and late.late_rows == 1 and [row["l0"] for row in late.late] == [5]
-    assert run.rows([], watermark_us=9, now_us=1).main == []
-    assert run.end().main == [("b", 9, 2)]
+    assert late.rows == [] and late.late_rows == 1 and [row["l0"] for row in late.late] == [5]
+    assert run.rows([], watermark_us=9, now_us=1).rows == []
+    assert run.end().rows == [("b", 9, 2)]
 
 
 def test_late_row_does_not_replace_a_row_on_time() -> None:
@@ -108,7 +108,7 @@ def test_late_row_does_not_replace_a_row_on_time() -> None:
     run.rows([], watermark_us=5, now_us=1)
     run.rows(make_rows(("a", 1, 1), ("a", 8, 2)), watermark_us=5, now_us=1)
     assert run.epochs[-1].late_rows == 1
-    assert run.end().main == [("a", 8, 2)]
+    assert run.end().rows == [("a", 8, 2)]
 
 
 @pytest.mark.parametrize("by_event_time", [False, True])
@@ -116,9 +116,9 @@ def test_watermark_drops_closed_keys(by_event_time: bool) -> None:
     run = Query(by_event_time=by_event_time, has_closing_key=True).harness(key_groups=1)
     run.rows(make_rows(("a", 5, 1), ("a", 6, 2), ("a", 5, 3)), watermark_us=4)
     run.rows([], watermark_us=10)
-    assert sorted(row for epoch in run.epochs for row in epoch.main) == [("a", 5, 1), ("a", 6, 2)]
+    assert sorted(row for epoch in run.epochs for row in epoch.rows) == [("a", 5, 1), ("a", 6, 2)]
     assert run.rows(make_rows(("a", 5, 4)), watermark_us=10).late_rows == 1
-    assert run.end().main == [] and run.stored_names() == []
+    assert run.end().rows == [] and run.stored_names() == []
 
 
 @dataclass
@@ -183,11 +183,13 @@ def test_emits_what_the_model_emits_in_every_epoch(
                 rows.append(Row(max(watermark, 0) + ahead - 2, (key,), (number,), id=number))
                 number += 1
             watermark = (
-                END_US if ends else max(watermark, data.draw(st.integers(-1, 4)) + watermark)
+                END_OF_INPUT_US
+                if ends
+                else max(watermark, data.draw(st.integers(-1, 4)) + watermark)
             )
             tasks = [[rows[::2]], [rows[1::2]]]
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, watermark)], now_us)
-            assert Counter(epoch.main) == Counter(model.epoch(rows, previous, watermark, now_us))
+            assert Counter(epoch.rows) == Counter(model.epoch(rows, previous, watermark, now_us))
             assert epoch.late_rows == len(model.late)
             previous = watermark
             if data.draw(st.booleans()):

@@ -16,7 +16,7 @@ from tidegate.columns import HASH, PANE, ROWS, WEIGHT
 from tidegate.errors import RunError
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
-from tidegate.operators.kernels.arrays import concat, filter_panes
+from tidegate.operators.kernels.arrays import concat, filter_by_time
 from tidegate.operators.kernels.keys import find_rows, group_ids
 from tidegate.operators.kernels.weighted_rows import unpaired
 
@@ -101,7 +101,7 @@ def test_panes_are_separate_groups() -> None:
         {PANE: 10, HASH: 0, "r0": 2, "r1": 2},
         {PANE: 20, HASH: 0, "r0": 1, "r1": 1},
     ]
-    late = filter_panes(tables, lambda pane: pane > 10)
+    late = filter_by_time(tables, lambda pane: pane > 10)
     assert [table.num_rows for table in late] == [1, 1]
 
 

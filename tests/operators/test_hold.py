@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.harness import Harness, L, Row, hash_of, state_limits
-from tidegate.columns import HASH, PANE
+from tidegate.columns import HASH, STORE_TIME
 from tidegate.operators.hold import HoldOperator
 
 SCHEMA = pa.schema([("c0", L), ("c1", L)])
@@ -21,7 +21,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
     """Return rows with their id and their time; their pane is right after their time."""
     return pa.table(
         {
-            PANE: pa.array([row.ts + 1 for row in rows], L),
+            STORE_TIME: pa.array([row.ts + 1 for row in rows], L),
             HASH: pa.array([hash_of((row.id,)) for row in rows], L),
             "c0": pa.array([row.id for row in rows], L),
             "c1": pa.array([row.ts for row in rows], L),
@@ -49,12 +49,12 @@ def test_emits_every_row_on_time_once_and_by_time(
             expected += [(row.id, row.ts) for row in rows if row.ts >= watermark]
             watermark = max(watermark, drawn_watermark)
             epoch = run.rows(rows, watermark)
-            assert all(ts < watermark for _, ts in epoch.main)
-            assert_sorted_in_key_groups(epoch.main, key_groups=3)
-            emitted += epoch.main
+            assert all(ts < watermark for _, ts in epoch.rows)
+            assert_sorted_in_key_groups(epoch.rows, key_groups=3)
+            emitted += epoch.rows
             if restarts:
                 run.restart()
-        last = run.end().main
+        last = run.end().rows
         assert_sorted_in_key_groups(last, key_groups=3)
     assert sorted(emitted + last) == sorted(expected)
     assert run.stored_names() == []
@@ -72,7 +72,7 @@ def test_rows_with_the_same_time_keep_their_order(key_groups: int) -> None:
     run = Harness(lambda: HoldOperator(SCHEMA), table, key_groups=key_groups)
     for first in range(0, 40, 10):
         run.rows([Row(5, id=first + index) for index in range(10)], 0)
-    emitted = [id for id, _ in run.end().main]
+    emitted = [id for id, _ in run.end().rows]
     for key_group in range(key_groups):
         ids = [id for id in emitted if hash_of((id,)) % key_groups == key_group]
         assert ids == sorted(ids)

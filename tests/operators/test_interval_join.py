@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests.operators.harness import L, S, hash_of, state_limits
 from tests.operators.join_harness import HOWS, JoinHarness, JoinRow, batch_join, split_at
-from tidegate.columns import HASH, PANE
+from tidegate.columns import HASH, STORE_TIME
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.kernels.matching import TRACKS_MATCHES, JoinCondition
-from tidegate.operators.late_rows import LateRows
-from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import END_US, Origin
+from tidegate.operators.late_rows import LateRowFormat
+from tidegate.operators.runner import OperatorRunner
+from tidegate.operators.watermark import END_OF_INPUT_US, Origin
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -48,7 +48,7 @@ def join_table(rows: Sequence[JoinRow]) -> pa.Table:
     keys, times, numbers = ([row[index] for row in rows] for index in range(3))
     return pa.table(
         {
-            PANE: pa.array(times, L),
+            STORE_TIME: pa.array(times, L),
             HASH: pa.array([hash_of((key,)) for key in keys], L),
             "k0": pa.array(keys, S),
             "c0": pa.array(keys, S),
@@ -62,7 +62,7 @@ def with_late_rows(join: IntervalJoin, **options: Any) -> IntervalJoin:
     """Emit late rows to a stream with the columns of both sides: key, two times, two numbers."""
     stream, sources = (S, L, L, L, L), ((0, 1, None, 2, None), (0, None, 1, None, 2))
     left, right = (
-        LateRows(f"join ({side})", pa.schema([]), join.columns[0], stream, sources[port])
+        LateRowFormat(f"join ({side})", pa.schema([]), join.columns[0], stream, sources[port])
         for port, side in enumerate(("left", "right"))
     )
     return replace(join, late_rows=(left, right), **options)
@@ -127,8 +127,8 @@ def test_drops_rows_that_cannot_match_anymore() -> None:
         run.epoch([[("a", at, at)], [("b", at, at)]], [at, at])
     backends = run.store.backend(1, 0), run.store.backend(1, 1)
     assert sum(len(list(backend.scan("segment_left"))) for backend in backends) == 0
-    runner = Runner(9, run.join, ((Origin(0),), (Origin(1),)))
-    assert runner.run(backends[0], [[], []], [], None).report["rows"] <= 6
+    runner = OperatorRunner(9, run.join, ((Origin(0),), (Origin(1),)))
+    assert runner.run_epoch(backends[0], [[], []], [], None).report["rows"] <= 6
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -227,6 +227,6 @@ def check_equals_batch_join(case: dict[str, Any]) -> None:
     if case["keeps_late"]:
         numbers = (row["l3"] if row["l3"] is not None else row["l4"] for row in run.late_rows)
         assert Counter(numbers) == Counter(late)
-    emitted += run.epoch([[], []], [END_US, END_US])
+    emitted += run.epoch([[], []], [END_OF_INPUT_US, END_OF_INPUT_US])
     assert Counter(emitted) == batch_join(on_time, how, (lower, upper), case["null_safe"])
-    assert run.epoch([[], []], [END_US, END_US]) == []
+    assert run.epoch([[], []], [END_OF_INPUT_US, END_OF_INPUT_US]) == []

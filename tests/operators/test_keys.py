@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.operators.harness import D, L, Query, S, rows_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE, WEIGHT
-from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.aggregate.groups import WindowPanes
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.keys import (
@@ -33,10 +33,10 @@ from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.normalize import NormalizeOperator
 from tidegate.operators.operator import Operator
-from tidegate.operators.runner import Runner
+from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import Ranking
-from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 NAN = float("nan")
@@ -79,10 +79,10 @@ class Harness:
         ]
         inputs += [[] for _ in range(self.ports - len(inputs))]
         self.store = MemoryStore.restore(self.store.snapshot())
-        result = Runner(1, self.operator, origins).run(
+        result = OperatorRunner(1, self.operator, origins).run_epoch(
             self.store.backend(1, 0), inputs, updates, 1_000, key_group=0
         )
-        return [row for table in result.output.main for row in rows_of(table)]
+        return [row for table in result.output.rows for row in rows_of(table)]
 
 
 def _with_hash(table: pa.Table) -> pa.Table:
@@ -219,11 +219,11 @@ def test_distinct_takes_equal_rows_as_one(kind: Any, one: Any, other: Any, diffe
 def test_windows_and_sessions_take_equal_keys_as_one(
     kind: Any, one: Any, other: Any, different: Any, gap_us: int | None
 ) -> None:
-    panes = Panes("TUMBLE", 100, 100) if gap_us is None else None
+    panes = WindowPanes("TUMBLE", 100, 100) if gap_us is None else None
     run = Harness(Query(keys=(kind,), panes=panes, gap_us=gap_us).operator())
     assert run.epoch(rows(kind, [one, different]), watermark_us=0) == []
     assert run.epoch(rows(kind, [other]), watermark_us=0) == []
-    assert sorted(row[-1] for row in run.epoch(watermark_us=END_US)) == [1, 2]
+    assert sorted(row[-1] for row in run.epoch(watermark_us=END_OF_INPUT_US)) == [1, 2]
 
 
 @pytest.mark.parametrize("kind, one, other, different", EQUAL, ids=IDS[: len(EQUAL)])
@@ -294,7 +294,7 @@ def test_interval_join_takes_equal_keys_as_one(
     assert [(row[1], row[3]) for row in run.epoch(None, rows(kind, [other], c1=["r"]))] == [
         ("a", "r")
     ]
-    unmatched = [(row[1], row[3]) for row in run.epoch(watermark_us=END_US)]
+    unmatched = [(row[1], row[3]) for row in run.epoch(watermark_us=END_OF_INPUT_US)]
     assert unmatched == [("b", None)]
 
 

@@ -17,7 +17,7 @@ from tests.operators.harness import Row, state_limits
 from tests.operators.match_model import SECOND, Expression, MatchQuery, Pattern, pattern_sql
 from tidegate.errors import RunError
 from tidegate.operators.match import search
-from tidegate.operators.watermark import END_US, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, WatermarkUpdate
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import DIALECT
 
@@ -248,7 +248,7 @@ def test_emits_the_matches_of_a_plain_matcher(case: Case) -> None:
     on_time: list[Row] = []
     emitted: list[tuple[Any, ...]] = []
     with state_limits(case.small):
-        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+        for tasks, update_us, restarts in [*case.epochs, ([], END_OF_INPUT_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)], now_us=1)
             new = [row for batches in tasks for batch in batches for row in batch]
             accepted = [row for row in new if watermark is None or row.ts >= watermark]
@@ -256,7 +256,7 @@ def test_emits_the_matches_of_a_plain_matcher(case: Case) -> None:
             on_time += accepted
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(accepted)) * query.keeps_late
-            matches = [with_micros(row) for row in epoch.main]
+            matches = [with_micros(row) for row in epoch.rows]
             if watermark is not None and query.has_bounded_delay:
                 # A downstream operator must not take any match as late.
                 earliest = watermark - (query.within or 0) * SECOND
@@ -286,10 +286,10 @@ def test_time_to_live_drops_the_rows_of_an_open_match() -> None:
         run = query.harness()
         run.rows(prices(9, 8, 7), watermark_us=10 * SECOND, now_us=1)
         run.restart()
-        assert run.rows([], watermark_us=10 * SECOND, now_us=20).main == []
+        assert run.rows([], watermark_us=10 * SECOND, now_us=20).rows == []
         assert (run.stored_names() == []) is (ttl_us is not None)
         run.rows(prices(8, start=11), watermark_us=11 * SECOND, now_us=21)
-        assert [row[2] for row in run.end().main] == counts
+        assert [row[2] for row in run.end().rows] == counts
 
 
 def test_within_drops_the_rows_of_a_match_that_cannot_complete() -> None:
@@ -322,7 +322,7 @@ def test_search_with_local_conditions_is_linear(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(search, "MAX_STEPS", 1_000)
     run = MatchQuery(pattern, (("B", "B", never),), ()).harness()
     run.rows(prices(*[1] * 30))
-    assert run.end().main == []
+    assert run.end().rows == []
 
 
 @pytest.mark.parametrize(

@@ -47,25 +47,25 @@ def new_harness(ttl_us: int | None = None) -> Harness:
 
 def test_emits_the_previous_row_with_an_update() -> None:
     run = new_harness()
-    assert run.rows([upsert(0, "a", 1)]).main == [("a", 1, "+I")]
-    assert run.rows([upsert(1, "a", 1)]).main == []
+    assert run.rows([upsert(0, "a", 1)]).rows == [("a", 1, "+I")]
+    assert run.rows([upsert(1, "a", 1)]).rows == []
     changed = run.rows([upsert(3, "a", 9, "+I"), upsert(2, "a", 8, "+I")])
-    assert changed.main == [("a", 1, "-U"), ("a", 9, "+U")]
+    assert changed.rows == [("a", 1, "-U"), ("a", 9, "+U")]
     deleted = run.rows([upsert(4, "a", None, "-D"), upsert(5, "b", 0, "-D")])
-    assert deleted.main == [("a", 9, "-D")]
-    assert run.rows([upsert(6, "a", 9)]).main == [("a", 9, "+I")]
+    assert deleted.rows == [("a", 9, "-D")]
+    assert run.rows([upsert(6, "a", 9)]).rows == [("a", 9, "+I")]
 
 
 def test_ignores_rows_before_the_stored_input_position() -> None:
     """Files may be read out of order."""
     run = new_harness()
-    assert run.rows([upsert(4, "a", 5), upsert(9, "b", 1)]).main == [
+    assert run.rows([upsert(4, "a", 5), upsert(9, "b", 1)]).rows == [
         ("a", 5, "+I"),
         ("b", 1, "+I"),
     ]
-    assert run.rows([upsert(3, "a", 4), upsert(8, "b", 0, "-D")]).main == []
+    assert run.rows([upsert(3, "a", 4), upsert(8, "b", 0, "-D")]).rows == []
     run.restart()
-    assert run.rows([upsert(0, "a", 1), upsert(7, "a", 7)]).main == [
+    assert run.rows([upsert(0, "a", 1), upsert(7, "a", 7)]).rows == [
         ("a", 5, "-U"),
         ("a", 7, "+U"),
     ]
@@ -74,18 +74,18 @@ def test_ignores_rows_before_the_stored_input_position() -> None:
 def test_row_before_a_delete_does_not_bring_its_key_back() -> None:
     run = new_harness()
     run.rows([upsert(3, "a", 5)])
-    assert run.rows([upsert(5, "a", None, "-D")]).main == [("a", 5, "-D")]
+    assert run.rows([upsert(5, "a", None, "-D")]).rows == [("a", 5, "-D")]
     run.restart()
-    assert run.rows([upsert(4, "a", 7)]).main == []
-    assert run.rows([upsert(6, "a", 8)]).main == [("a", 8, "+I")]
+    assert run.rows([upsert(4, "a", 7)]).rows == []
+    assert run.rows([upsert(6, "a", 8)]).rows == [("a", 8, "+I")]
 
 
 def test_tombstone_expires_after_the_time_to_live() -> None:
     run = new_harness(ttl_us=10)
     run.rows([upsert(3, "a", 5)], now_us=0)
     run.rows([upsert(5, "a", None, "-D")], now_us=1)
-    assert run.rows([upsert(4, "a", 7)], now_us=10).main == []
-    assert run.rows([upsert(4, "a", 7)], now_us=11).main == [("a", 7, "+I")]
+    assert run.rows([upsert(4, "a", 7)], now_us=10).rows == []
+    assert run.rows([upsert(4, "a", 7)], now_us=11).rows == [("a", 7, "+I")]
 
 
 def apply_changes(result: Result, changes: Iterable[tuple[Any, ...]]) -> None:
@@ -120,7 +120,7 @@ def test_result_is_the_last_row_of_every_key_after_every_epoch(
             tasks[position % 2][0].append(upsert(position, *item))
             position += 1
         apply_upserts(expected, epoch)
-        apply_changes(result, run.epoch(tasks).main)
+        apply_changes(result, run.epoch(tasks).rows)
         assert result == expected
         if restart_every and number % restart_every == 0:
             run.restart()
@@ -143,7 +143,7 @@ def test_result_does_not_depend_on_the_order_in_which_rows_are_read(
     run = new_harness()
     result: Result = {}
     for number in range(epochs):
-        apply_changes(result, run.epoch([[rows[number::epochs]]]).main)
+        apply_changes(result, run.epoch([[rows[number::epochs]]]).rows)
         if restart_every and number % restart_every == 0:
             run.restart()
     assert result == expected
@@ -174,7 +174,7 @@ def test_time_to_live_expires_tombstones_but_not_rows(
             if key not in model or model[key][0] <= position:
                 model[key] = (position, value if op == "+U" else None, now_us)
         rows = [upsert(*item) for item in drawn]
-        apply_changes(result, run.epoch([[rows]], now_us=now_us).main)
+        apply_changes(result, run.epoch([[rows]], now_us=now_us).rows)
         assert result == {k: value for k, (_, value, _) in model.items() if value is not None}
         if restart_every and number % restart_every == 0:
             run.restart()

@@ -49,10 +49,10 @@ def stored_rows(run: Harness) -> int:
 
 def test_emits_a_row_when_the_watermark_has_passed_it() -> None:
     run = OverQuery((LAG,)).harness()
-    assert run.rows([row(5, 50, 0), row(3, 30, 1)], watermark_us=3).main == []
-    assert run.rows([row(4, 40, 2)], watermark_us=5).main == [(1, 3, "a", None), (2, 4, "a", 30)]
+    assert run.rows([row(5, 50, 0), row(3, 30, 1)], watermark_us=3).rows == []
+    assert run.rows([row(4, 40, 2)], watermark_us=5).rows == [(1, 3, "a", None), (2, 4, "a", 30)]
     run.restart()
-    assert run.rows([], watermark_us=6).main == [(0, 5, "a", 40)]
+    assert run.rows([], watermark_us=6).rows == [(0, 5, "a", 40)]
 
 
 def test_row_behind_the_previous_watermark_is_late() -> None:
@@ -63,7 +63,7 @@ def test_row_behind_the_previous_watermark_is_late() -> None:
         (1, 4, "over")
     ]
     assert epoch.late_rows == 1
-    assert ids(epoch.main) == [0, 2]
+    assert ids(epoch.rows) == [0, 2]
 
 
 def test_rows_with_the_same_time_are_ordered_by_arrival() -> None:
@@ -71,7 +71,7 @@ def test_rows_with_the_same_time_are_ordered_by_arrival() -> None:
     epoch = run.epoch(
         [[[row(5, 1, 1)], [row(5, 0, 0)]], [[row(5, 2, 2)]]], [WatermarkUpdate(0, 0, 6)]
     )
-    assert epoch.main == [
+    assert epoch.rows == [
         (0, 5, "a", None, 1, 1, 3),
         (1, 5, "a", 0, 2, 1, 3),
         (2, 5, "a", 1, 3, 1, 3),
@@ -80,17 +80,17 @@ def test_rows_with_the_same_time_are_ordered_by_arrival() -> None:
 
 def test_lead_waits_for_following_rows() -> None:
     run = OverQuery((LEAD,)).harness()
-    assert run.rows([row(1, 10, 0), row(2, 20, 1, "b")], watermark_us=5).main == []
+    assert run.rows([row(1, 10, 0), row(2, 20, 1, "b")], watermark_us=5).rows == []
     run.restart()
-    assert run.rows([row(7, 70, 2)], watermark_us=8).main == [(0, 1, "a", 70)]
-    assert ids(run.end().main) == [1, 2]
+    assert run.rows([row(7, 70, 2)], watermark_us=8).rows == [(0, 1, "a", 70)]
+    assert ids(run.end().rows) == [1, 2]
 
 
 def test_frame_that_extends_in_time_waits_for_its_end() -> None:
     run = OverQuery((total(COUNT, Frame(False, 0, 3)),)).harness()
-    assert run.rows([row(1, 0, 0), row(4, 0, 1), row(5, 0, 2)], watermark_us=4).main == []
-    assert run.rows([], watermark_us=5).main == [(0, 1, "a", 2)]
-    assert ids(run.rows([], watermark_us=8).main) == [1]
+    assert run.rows([row(1, 0, 0), row(4, 0, 1), row(5, 0, 2)], watermark_us=4).rows == []
+    assert run.rows([], watermark_us=5).rows == [(0, 1, "a", 2)]
+    assert ids(run.rows([], watermark_us=8).rows) == [1]
 
 
 def test_state_has_only_the_rows_that_later_rows_can_see() -> None:
@@ -115,7 +115,7 @@ def test_cumulative_frames_keep_a_state_instead_of_rows() -> None:
     run = OverQuery((RUNNING, nth(2, 0, False, Frame(True, None, 0)), last_values(1, 0))).harness()
     run.rows([row(second, second, second) for second in range(100)], watermark_us=100)
     assert stored_rows(run) == 1 + 1  # One row, because LAG does not see itself.
-    assert run.rows([row(200, 7, 200)], watermark_us=201).main == [(200, 200, "a", 101, 1, 99)]
+    assert run.rows([row(200, 7, 200)], watermark_us=201).rows == [(200, 200, "a", 101, 1, 99)]
 
 
 def test_watermark_drops_partitions_of_closed_windows() -> None:
@@ -130,8 +130,8 @@ def test_watermark_drops_partitions_of_closed_windows() -> None:
 def test_rows_of_a_window_may_wait_past_its_end() -> None:
     query = OverQuery((rank("ROW_NUMBER"), total(COUNT, Frame(False, None, 4))), window=2)
     run = query.harness()
-    assert run.rows([row(4, 0, 0), row(5, 0, 1)], watermark_us=9).main == [(0, 4, "a", 1, 2)]
-    assert run.rows([], watermark_us=10).main == [(1, 5, "a", 2, 2)]
+    assert run.rows([row(4, 0, 0), row(5, 0, 1)], watermark_us=9).rows == [(0, 4, "a", 1, 2)]
+    assert run.rows([], watermark_us=10).rows == [(1, 5, "a", 2, 2)]
     assert stored_rows(run) == 0
 
 
@@ -140,7 +140,7 @@ def test_time_to_live_drops_a_partition_after_its_last_row() -> None:
     run.epoch([[[row(1, 0, 0), row(1, 0, 1, "b")]]], [WatermarkUpdate(0, 0, 2)], now_us=100)
     run.epoch([[[row(3, 0, 2)]]], [WatermarkUpdate(0, 0, 4)], now_us=140)
     epoch = run.epoch([[[row(5, 0, 3), row(5, 0, 4, "b")]]], [WatermarkUpdate(0, 0, 6)], now_us=160)
-    assert sorted(epoch.main) == [(3, 5, "a", 3), (4, 5, "b", 1)]
+    assert sorted(epoch.rows) == [(3, 5, "a", 3), (4, 5, "b", 1)]
 
 
 def test_float_sums_do_not_depend_on_the_split_into_epochs() -> None:
@@ -155,7 +155,7 @@ def test_float_sums_do_not_depend_on_the_split_into_epochs() -> None:
         run = OverQuery((item,)).harness()
         sums = []
         for first in range(0, len(rows), size):
-            sums += run.rows(rows[first : first + size], watermark_us=first + size).main
+            sums += run.rows(rows[first : first + size], watermark_us=first + size).rows
         results.append([each[-1] for each in sums])
     running = list(itertools.accumulate(values, initial=0.0))[1:]
     assert results == [running] * 3

@@ -35,7 +35,7 @@ from tests.operators.over_queries import (
 from tidegate.operators.over import functions as over_functions
 from tidegate.operators.over.frames import Frame
 from tidegate.operators.over.history import FrameReach
-from tidegate.operators.watermark import END_US, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261116"))
@@ -215,7 +215,7 @@ def test_emits_each_row_once_with_the_batch_results(case: Case) -> None:
     on_time: list[Row] = []
     results: dict[int, tuple[Any, ...]] = {}
     with small_limits(case.small):
-        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+        for tasks, update_us, restarts in [*case.epochs, ([], END_OF_INPUT_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)], now_us=1)
             new = rows_of(tasks)
             accepted = [row for row in new if watermark is None or row.ts >= watermark]
@@ -224,7 +224,7 @@ def test_emits_each_row_once_with_the_batch_results(case: Case) -> None:
             watermark = update_us if watermark is None else max(watermark, update_us)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(accepted)) * query.keeps_late
-            for row in epoch.main:
+            for row in epoch.rows:
                 add_result(results, row)
             passed = {row.id for row in on_time if row.ts + reach.time_ahead < watermark}
             assert set(results) <= passed
@@ -242,7 +242,7 @@ def test_emits_the_batch_results_of_each_window_once(case: Case) -> None:
     run, late, watermark = query.harness(), 0, None
     open_rows: list[Row] = []
     with small_limits(case.small):
-        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+        for tasks, update_us, restarts in [*case.epochs, ([], END_OF_INPUT_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)])
             new = rows_of(tasks)
             accepted = [row for row in new if watermark is None or query.end_of(row) > watermark]
@@ -251,7 +251,7 @@ def test_emits_the_batch_results_of_each_window_once(case: Case) -> None:
             closed = [row for row in open_rows + accepted if query.end_of(row) <= watermark]
             open_rows = [row for row in open_rows + accepted if query.end_of(row) > watermark]
             results: dict[int, tuple[Any, ...]] = {}
-            for row in epoch.main:
+            for row in epoch.rows:
                 add_result(results, row)
             expected = query.in_batch(closed)
             assert set(results) == set(expected)
@@ -267,12 +267,12 @@ def test_results_at_the_end_equal_the_batch_results(case: Case) -> None:
     run, rows = case.query.harness(), []
     with small_limits(case.small):
         for tasks, _, restarts in case.epochs:
-            assert run.epoch(tasks).main == []
+            assert run.epoch(tasks).rows == []
             rows += rows_of(tasks)
             if restarts:
                 run.restart()
         results: dict[int, tuple[Any, ...]] = {}
-        for row in run.end().main:
+        for row in run.end().rows:
             add_result(results, row)
     expected = case.query.in_batch(rows)
     assert set(results) == set(expected)
@@ -291,7 +291,7 @@ def test_materialized_changes_equal_the_batch_results_after_every_epoch(case: Ca
             retracted = {row.id for row in new if row.weight < 0}
             rows = [*rows, *(row for row in new if row.weight > 0)]
             rows = [row for row in rows if row.id not in retracted]
-            for *row, op in epoch.main:
+            for *row, op in epoch.rows:
                 if op in ("-U", "-D"):
                     assert same_cells(results.pop(row[0]), tuple(row[3:])), (
                         "only emitted rows are retracted"

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tests.operators.harness import L, S, hash_of
 from tests.operators.join_harness import HOWS, JoinHarness, JoinRow, batch_join
-from tidegate.columns import HASH, PANE, WEIGHT
+from tidegate.columns import HASH, STORE_TIME, WEIGHT
 from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.matching import JoinCondition
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -47,7 +47,7 @@ class Harness(JoinHarness):
         has_time = self.join.close_delay_us is not None
         return pa.table(
             {
-                PANE: pa.array(times if has_time else np.zeros(len(changes), np.int64), L),
+                STORE_TIME: pa.array(times if has_time else np.zeros(len(changes), np.int64), L),
                 HASH: pa.array([hash_of((key,)) for key in keys], L),
                 "k0": pa.array(keys, S),
                 "c0": pa.array(keys, S),
@@ -127,9 +127,9 @@ def test_bounded_inputs_emit_their_join_once_at_the_end() -> None:
     assert run.epoch([[(("a", 0, 1), 1)], []]) == []
     assert run.epoch([[], [(("a", 0, 2), 1), (("b", 0, 3), 1)]]) == []
     run.restart()
-    run.epoch([[], []], END_US)
+    run.epoch([[], []], END_OF_INPUT_US)
     assert run.result == Counter([("a", 0, 1, "a", 0, 2), (None, None, None, "b", 0, 3)])
-    assert run.epoch([[], []], END_US) == []
+    assert run.epoch([[], []], END_OF_INPUT_US) == []
 
 
 def test_append_only_semi_join_emits_each_row_once() -> None:
@@ -184,7 +184,7 @@ def test_equals_a_batch_join_after_every_epoch(
         run.epoch(epoch, -100)
         assert run.result == batch_join([side.elements() for side in rows], how, bounds, null_safe)
     if has_time:
-        run.epoch([[], []], END_US)
+        run.epoch([[], []], END_OF_INPUT_US)
         assert run.total("rows") == 0
 
 

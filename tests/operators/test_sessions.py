@@ -9,8 +9,8 @@ import pytest
 
 from tests.operators.harness import MINUTE, Epoch, Query, Row, S, harness_of
 from tests.operators.test_window import time_of_day
-from tidegate.operators.aggregate.groups import Panes
-from tidegate.operators.watermark import END_US
+from tidegate.operators.aggregate.groups import WindowPanes
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 GAP = 15 * MINUTE
 SESSIONS = Query(gap_us=GAP)
@@ -28,13 +28,13 @@ def test_rows_within_the_gap_are_one_session() -> None:
         (time_of_day("10:00"), time_of_day("10:19"), 3),
         (time_of_day("10:30"), time_of_day("10:46"), 2),
     ]
-    assert sorted(run.end().main) == expected
+    assert sorted(run.end().rows) == expected
 
 
 def test_rows_exactly_a_gap_apart_are_one_session() -> None:
     run = harness_of(SESSIONS)
     run.rows([*rows_at("10:00 10:15"), Row(time_of_day("10:30") + 1)], time_of_day("10:00"))
-    assert [count for _, _, count in sorted(run.end().main)] == [2, 1]
+    assert [count for _, _, count in sorted(run.end().rows)] == [2, 1]
 
 
 VARIANTS = [
@@ -65,7 +65,7 @@ def test_row_at_the_watermark_joins_the_session_that_ends_there(
 def _final_rows(epochs: list[Epoch], query: Query) -> list[tuple[Any, ...]]:
     """Return the rows that remain after all changes."""
     rows: list[tuple[Any, ...]] = []
-    for row in (row for epoch in epochs for row in epoch.main):
+    for row in (row for epoch in epochs for row in epoch.rows):
         if query.with_op and row[-1] in ("-U", "-D"):
             rows.remove(row[:-1])
         else:
@@ -76,8 +76,8 @@ def _final_rows(epochs: list[Epoch], query: Query) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("retracts", [False, True])
 def test_session_closes_when_the_watermark_has_passed_its_end(retracts: bool) -> None:
     run = harness_of(Query(gap_us=2, retracts=retracts), key_groups=1)
-    assert run.rows([Row(38)], 40).main == []
-    assert run.rows([], 41).main == [(38, 40, 1)]
+    assert run.rows([Row(38)], 40).rows == []
+    assert run.rows([], 41).rows == [(38, 40, 1)]
     assert run.stored_names() == []
 
 
@@ -100,16 +100,16 @@ def test_row_is_late_when_the_watermark_has_passed_its_session(retracts: bool) -
 def test_no_session_is_late_for_a_window_over_sessions(query: Query) -> None:
     """The output watermark is delayed, because a session that ends there may still be emitted."""
     sessions = harness_of(query, key_groups=1, output_delay_us=query.lateness_us + 1)
-    windows = Query(panes=Panes("TUMBLE", 1, 1), lateness_us=0, retracts=query.with_op)
+    windows = Query(panes=WindowPanes("TUMBLE", 1, 1), lateness_us=0, retracts=query.with_op)
     downstream = harness_of(windows, key_groups=1)
     for ts, watermark_us in ((38, 38), (45, 40), (45, 42), (43, 44), (48, 47), (60, 60)):
         epoch = sessions.rows([Row(ts)], watermark_us)
-        rows = [_to_input(result, query) for result in epoch.main]
+        rows = [_to_input(result, query) for result in epoch.rows]
         assert epoch.watermark == watermark_us - query.lateness_us - 1
         downstream.rows(rows, epoch.watermark)
-    downstream.rows([_to_input(result, query) for result in sessions.end().main], END_US)
+    downstream.rows([_to_input(result, query) for result in sessions.end().rows], END_OF_INPUT_US)
     assert downstream.epochs[-1].late_rows == 0
-    results = sorted(row for epoch in downstream.epochs for row in epoch.main)
+    results = sorted(row for epoch in downstream.epochs for row in epoch.rows)
     assert results == [(39, 40, 1), (46, 47, 1), (49, 50, 1), (61, 62, 1)]
 
 
@@ -124,9 +124,9 @@ def test_late_row_merges_two_sessions() -> None:
         run = harness_of(Query(gap_us=GAP, lateness_us=lateness))
         run.rows(rows_at("10:00 10:20"), watermark_us)
         emitted = [(time_of_day("10:00"), time_of_day("10:15"), 1)] if lateness else []
-        assert run.epochs[0].main == [(*row, "+I") for row in emitted]
-        assert run.rows(rows_at("10:12"), watermark_us).main == [(*row, "-D") for row in emitted]
-        assert [row[:3] for row in run.end().main] == [
+        assert run.epochs[0].rows == [(*row, "+I") for row in emitted]
+        assert run.rows(rows_at("10:12"), watermark_us).rows == [(*row, "-D") for row in emitted]
+        assert [row[:3] for row in run.end().rows] == [
             (time_of_day("10:00"), time_of_day("10:35"), 3)
         ]
 
@@ -139,7 +139,7 @@ def test_sessions_are_per_key() -> None:
         ("b", time_of_day("10:12"), time_of_day("10:27"), 1),
         ("b", time_of_day("11:00"), time_of_day("11:15"), 1),
     ]
-    assert sorted(run.end().main) == expected
+    assert sorted(run.end().rows) == expected
 
 
 @pytest.mark.parametrize("lateness", [0, MINUTE])
@@ -155,10 +155,10 @@ def test_session_is_deleted_after_its_lateness(lateness: int) -> None:
 def test_session_grows_over_many_epochs_and_is_emitted_once() -> None:
     run = harness_of(SESSIONS)
     for minute in range(0, 60, 2):
-        assert run.rows(rows_at(f"10:{minute:02}"), time_of_day(f"10:{minute:02}")).main == []
+        assert run.rows(rows_at(f"10:{minute:02}"), time_of_day(f"10:{minute:02}")).rows == []
         run.restart()
-    assert run.rows([], time_of_day("11:13")).main == []
-    assert run.rows([], time_of_day("11:13") + 1).main == [
+    assert run.rows([], time_of_day("11:13")).rows == []
+    assert run.rows([], time_of_day("11:13") + 1).rows == [
         (time_of_day("10:00"), time_of_day("11:13"), 30)
     ]
 
@@ -170,7 +170,7 @@ def test_old_row_is_not_late_if_it_joins_an_open_session() -> None:
     assert run.rows(rows_at("09:40 09:50"), time_of_day("10:34")).late_rows == 2
     assert len(run.epochs[-1].late) == 2
     emitted = [(time_of_day("10:00"), time_of_day("10:15"), 1)]
-    assert (run.epochs[0].main, run.rows([], time_of_day("11:20")).main) == (
+    assert (run.epochs[0].rows, run.rows([], time_of_day("11:20")).rows) == (
         emitted,
         [(time_of_day("10:08"), time_of_day("10:35"), 2)],
     )
@@ -184,15 +184,15 @@ def test_retracting_a_row_splits_its_session() -> None:
     run = harness_of(Query(gap_us=GAP, lateness_us=MINUTE, retracts=True), key_groups=1)
     closing_time = time_of_day("10:35") + 1
     run.rows(rows_at("10:00 10:10 10:20"), closing_time)
-    assert run.epochs[0].main == [(time_of_day("10:00"), time_of_day("10:35"), 3, "+I")]
+    assert run.epochs[0].rows == [(time_of_day("10:00"), time_of_day("10:35"), 3, "+I")]
     run.restart()
     retractions = [replace(row, weight=-1) for row in rows_at("10:10")]
-    assert run.rows(retractions, closing_time).main == [
+    assert run.rows(retractions, closing_time).rows == [
         (time_of_day("10:00"), time_of_day("10:35"), 3, "-D"),
         (time_of_day("10:00"), time_of_day("10:15"), 1, "+I"),
         (time_of_day("10:20"), time_of_day("10:35"), 1, "+I"),
     ]
-    assert run.rows([], closing_time + MINUTE).main == [] and run.stored_names() == []
+    assert run.rows([], closing_time + MINUTE).rows == [] and run.stored_names() == []
     assert run.rows(retractions, closing_time + MINUTE).late_rows == 1
 
 
@@ -200,12 +200,12 @@ def test_session_whose_rows_are_all_retracted_is_not_emitted() -> None:
     run = harness_of(Query(gap_us=GAP, retracts=True), key_groups=1)
     run.rows(rows_at("10:00"), time_of_day("10:00"))
     run.rows([replace(row, weight=-1) for row in rows_at("10:00")], time_of_day("10:01"))
-    assert run.end().main == [] and run.stored_names() == []
+    assert run.end().rows == [] and run.stored_names() == []
 
 
 def test_session_with_another_end_is_another_row() -> None:
     """A sink with start and end as its key would otherwise keep the session as it was."""
     run = harness_of(Query(gap_us=10, mode="early"), key_groups=1)
-    assert run.rows([Row(0)], 0).main == [(0, 10, 1, "+I")]
-    assert run.rows([Row(0)], 0).main == [(0, 10, 1, "-U"), (0, 10, 2, "+U")]
-    assert run.rows([Row(5)], 0).main == [(0, 10, 2, "-D"), (0, 15, 3, "+I")]
+    assert run.rows([Row(0)], 0).rows == [(0, 10, 1, "+I")]
+    assert run.rows([Row(0)], 0).rows == [(0, 10, 1, "-U"), (0, 10, 2, "+U")]
+    assert run.rows([Row(5)], 0).rows == [(0, 10, 2, "-D"), (0, 15, 3, "+I")]

@@ -44,9 +44,9 @@ def drop_deleted(tables: Tables) -> Tables:
     return keys.filter(pc.not_equal(keys.column("n"), 0)), values
 
 
-def store_of(state: KeyGroupState, timed: int = 1) -> SortedRunStore:
+def store_of(state: KeyGroupState, tables_with_timers: int = 1) -> SortedRunStore:
     due = lambda table: np.asarray(table.column("at").to_numpy(), np.int64)  # noqa: E731
-    return SortedRunStore(state, (KEYS, VALUES), keep_newest, drop_deleted, due, timed)
+    return SortedRunStore(state, (KEYS, VALUES), keep_newest, drop_deleted, due, tables_with_timers)
 
 
 def state_of(backend: StateBackend, stored: bytes | None = None) -> KeyGroupState:
@@ -175,9 +175,9 @@ def compare_with_model(operations: list[tuple[Any, ...]]) -> None:
             model.save()
             keys, values = model.rows()
             is_compact = name == "compact"
-            assert state.gauges["rows"] >= len(keys) + len(values)
-            assert state.gauges["groups"] >= len(keys)
-            assert not is_compact or state.gauges["groups"] == len(keys)
+            assert state.metrics["rows"] >= len(keys) + len(values)
+            assert state.metrics["groups"] >= len(keys)
+            assert not is_compact or state.metrics["groups"] == len(keys)
             if name == "restart":
                 state = state_of(backend, state.to_bytes())
             store = store_of(state)
@@ -203,7 +203,7 @@ def test_due_rows_expire_without_a_lookup(epochs: list[tuple[Any, Any, int]]) ->
     expected: list[tuple[int, ...]] = []
     for number, (keys, values, step) in enumerate(epochs):
         state = state_of(backend, stored)
-        store = store_of(state, timed=2)
+        store = store_of(state, tables_with_timers=2)
         rows = [(hashed, floor + ahead, number) for hashed, ahead in values]
         store.append(tables_of([(h, k, floor + ahead, 1) for h, k, ahead in keys], rows))
         expected += rows
@@ -214,10 +214,10 @@ def test_due_rows_expire_without_a_lookup(epochs: list[tuple[Any, Any, int]]) ->
         store.save()
         stored = state.to_bytes()
     state = state_of(backend, stored)
-    store = store_of(state, timed=2)
+    store = store_of(state, tables_with_timers=2)
     store.drop_due(floor + 10)
     store.save()
-    assert state.gauges == {"rows": 0, "groups": 0, "bytes": 0}
+    assert state.metrics == {"rows": 0, "groups": 0, "bytes": 0}
     assert not state.inline and list(backend.scan("run")) == []
 
 
@@ -238,8 +238,8 @@ def test_limit_counts_every_group_once() -> None:
     store = store_of(state)
     for _ in range(3):
         store.append(tables_of([(h, 0, 0, 1) for h in range(10)], []))
-        Limits(groups=10).enforce("test", store, state.gauges)
-    assert state.gauges["groups"] == 10
+        Limits(groups=10).enforce("test", store, state.metrics)
+    assert state.metrics["groups"] == 10
 
 
 def test_timer_of_a_row_added_after_due_hashes_fires_in_the_next_epoch() -> None:
@@ -366,5 +366,5 @@ def test_state_of_mostly_dead_rows_is_compacted() -> None:
         store.replace(np.arange(start, start + 100), tables_of([], []))
         store.save()
     assert state.rows_written <= 6 * 10_000, "tombstones are merged by size too"
-    assert sum(run.rows for run in store.runs) <= 2 * state.gauges["rows"] + 200
-    assert state.gauges["rows"] == 100
+    assert sum(run.rows for run in store.runs) <= 2 * state.metrics["rows"] + 200
+    assert state.metrics["rows"] == 100

@@ -15,9 +15,9 @@ import pytest
 from tests.operators.harness import D, L, Query, S, rows_of
 from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, HASH, INSERT, OP, PANE, WEIGHT
 from tidegate.operators.aggregate.functions import AggregateCall
-from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.aggregate.groups import WindowPanes
 from tidegate.operators.hold import HoldOperator
-from tidegate.operators.join.asof import ALIVE, AsofBounds, AsofJoin
+from tidegate.operators.join.asof import IS_VERSION, AsofBounds, AsofJoin
 from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.join.regular import RegularJoin
@@ -37,7 +37,7 @@ from tidegate.operators.match.search import (
     CompiledCondition,
     CurrentValue,
     Fork,
-    Input,
+    InputValue,
     Program,
     Take,
 )
@@ -46,11 +46,11 @@ from tidegate.operators.operator import Operator
 from tidegate.operators.over.frames import Frame
 from tidegate.operators.over.functions import OverFunction, OverSpec
 from tidegate.operators.over.streaming import OverOperator
-from tidegate.operators.runner import Runner
+from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.top_n.dedup import Deduplicate
 from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import Ranking, WindowTopN
-from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 STORED = Path(__file__).parent / "stored"
@@ -87,7 +87,7 @@ RISING = Program(
     (
         None,
         CompiledCondition(
-            Compare(">", Input(0), Input(1), True), (CurrentValue(0), CurrentValue(0, 1))
+            Compare(">", InputValue(0), InputValue(1), True), (CurrentValue(0), CurrentValue(0, 1))
         ),
     ),
     (),
@@ -98,9 +98,9 @@ MATCHING = JoinCondition((S,), (False,), -5, 5)
 KEYS = JoinCondition((S,), (False,))
 COLUMNS = ((S, D), (S, D))
 OPERATORS: dict[str, tuple[Operator, int]] = {
-    "tumbling": (Query(**GROUPS, panes=Panes("TUMBLE", 10, 10)).operator(), 1),
+    "tumbling": (Query(**GROUPS, panes=WindowPanes("TUMBLE", 10, 10)).operator(), 1),
     "hopping_with_lateness": (
-        Query(**GROUPS, panes=Panes("HOP", 10, 5), lateness_us=5).operator(),
+        Query(**GROUPS, panes=WindowPanes("HOP", 10, 5), lateness_us=5).operator(),
         1,
     ),
     "sessions": (Query(**GROUPS, gap_us=4).operator(), 1),
@@ -154,7 +154,7 @@ def input_rows(*rows: tuple[str, float, int], first: int = 0) -> pa.Table:
         "k0": pa.array(keys, S),
         "c0": pa.array(keys, S),
         WEIGHT: pa.array([1] * count, L),
-        ALIVE: pa.array([True] * count),
+        IS_VERSION: pa.array([True] * count),
         ARRIVAL_FILE: pa.array([""] * count, S),
         ARRIVAL_ROW: pa.array(range(first, first + count), L),
     }
@@ -180,7 +180,7 @@ def step(
     now: int,
 ) -> list[tuple[Any, ...]]:
     origins = tuple((Origin(port),) for port in range(ports))
-    runner = Runner(1, operator, origins, canonical_form="as it was")
+    runner = OperatorRunner(1, operator, origins, canonical_form="as it was")
     inputs: list[Any] = [[] for _ in range(ports)]
     if table is not None:
         op = AFTER if isinstance(operator, NormalizeOperator) else INSERT
@@ -189,16 +189,16 @@ def step(
             rows = rows.drop_columns("o0").append_column("o0", rows.column(PANE))
         inputs = [[operator.pre_aggregate(port, rows)] for port in range(ports)]
     updates = [WatermarkUpdate(port, 0, watermark_us) for port in range(ports)]
-    result = runner.run(store.backend(1, 0), inputs, updates, now, key_group=0)
+    result = runner.run_epoch(store.backend(1, 0), inputs, updates, now, key_group=0)
     assert not result.report["discarded"], "the state has another fingerprint"
-    return [row for table in result.output.main for row in rows_of(table)]
+    return [row for table in result.output.rows for row in rows_of(table)]
 
 
 def outputs(store: MemoryStore, operator: Operator, ports: int) -> list[list[tuple[Any, ...]]]:
     """Return the output after the state has been stored: with more rows, and at the end."""
     return [
         step(store, operator, ports, LATER_ROWS, 16, 60),
-        step(store, operator, ports, None, END_US, 70),
+        step(store, operator, ports, None, END_OF_INPUT_US, 70),
     ]
 
 
@@ -226,11 +226,11 @@ def test_every_operator_has_a_stored_state() -> None:
     assert kinds == {
         "RegularJoin",
         "UpdatingAsofJoin",
-        "UpdatingSessions",
+        "RetractingSessionAggregate",
         "UpdatingTopN",
         "Deduplicate",
         "HoldOperator",
-        "KeyedAggregate",
+        "UpdatingAggregate",
         "MatchOperator",
         "AsofJoin",
         "NormalizeOperator",

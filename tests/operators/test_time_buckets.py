@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from tests.operators.harness import Query, Row, harness_of
-from tidegate.columns import PANE
-from tidegate.operators.aggregate.groups import Panes
+from tidegate.columns import STORE_TIME
+from tidegate.operators.aggregate.groups import WindowPanes
 from tidegate.operators.kernels.arrays import int_column
 from tidegate.operators.operator import KeyGroupState, Tables
 from tidegate.operators.store import time_buckets
 from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.state.memory import MemoryStore
 
-SCHEMA = pa.schema([(PANE, pa.int64()), ("n", pa.int64())])
+SCHEMA = pa.schema([(STORE_TIME, pa.int64()), ("n", pa.int64())])
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
 
@@ -55,7 +55,9 @@ def random_rows(count: int, span_us: int, start_us: int = 0, seed: int = 1) -> T
 
 
 def load_panes(store: TimeBucketStore, first: int | None, limit: int) -> list[int]:
-    return sorted(int(p) for part in store.load(first, limit) for p in int_column(part[0], PANE))
+    return sorted(
+        int(p) for part in store.load(first, limit) for p in int_column(part[0], STORE_TIME)
+    )
 
 
 @pytest.mark.parametrize("minutes", [1, 10, 60])
@@ -119,7 +121,7 @@ def test_number_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     expected: list[int] = []
     for epoch in range(200):
         new = random_rows(50, HOUR, 0, epoch)
-        expected += int_column(new[0], PANE).tolist()
+        expected += int_column(new[0], STORE_TIME).tolist()
         store.append(new)
     assert len(store.buckets) <= 16
     starts = [bucket.first_us for bucket in store.buckets]
@@ -159,8 +161,8 @@ def test_index_survives_a_restart() -> None:
 
 def test_buckets_of_dense_rows_after_a_restart() -> None:
     """The buckets of the stored index and those of new rows must not overlap."""
-    run = harness_of(Query(panes=Panes("TUMBLE", 1, 1)), key_groups=1)
+    run = harness_of(Query(panes=WindowPanes("TUMBLE", 1, 1)), key_groups=1)
     for first in (0, 100):
         run.rows([Row(first + number) for number in range(100)], -5)
         run.restart()
-    assert sorted(run.end().main) == [(number, number + 1, 1) for number in range(200)]
+    assert sorted(run.end().rows) == [(number, number + 1, 1) for number in range(200)]

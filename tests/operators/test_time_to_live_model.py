@@ -43,7 +43,7 @@ from tests.operators.test_top_n_duckdb import (
 from tests.operators.window_model import NO_WINDOW
 from tidegate.columns import BEFORE, DELETE, INSERT
 from tidegate.operators.kernels.matching import TRACKS_MATCHES
-from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, Origin, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "300"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -203,10 +203,10 @@ def check(
     count = len(case.query.keys)
     for key_group, reader in enumerate(readers):
         group_rows = [row for row in rows if is_in_key_group(case, key_group, row.keys)]
-        changes = [row for row in epoch.main if is_in_key_group(case, key_group, row[:count])]
-        reader.epoch(group_rows, changes, now_us, epoch.watermark == END_US)
+        changes = [row for row in epoch.rows if is_in_key_group(case, key_group, row[:count])]
+        reader.epoch(group_rows, changes, now_us, epoch.watermark == END_OF_INPUT_US)
         if case.query.retracts and case.query.ttl_us is not None:
-            assert epoch.reports[key_group]["unknown"] == reader.model.unknown
+            assert epoch.reports[key_group]["unknown_retractions"] == reader.model.unknown
 
 
 @seed(SEED)
@@ -233,7 +233,7 @@ def test_joins_equal_the_model(data: st.DataObject, how: str, retracts: bool, sa
         sides: list[list[JoinRow]] = [[item for s, item in rows if s == side] for side in (0, 1)]
         assert run.result == batch_join(sides, how, None, safe), removed
         if retracts:
-            assert sum(report["unknown"] for report in run.reports) == model.unknown
+            assert sum(report["unknown_retractions"] for report in run.reports) == model.unknown
 
 
 def remove_expired(run: JoinHarness, keys: set[str | None]) -> Counter[tuple[Any, ...]]:
@@ -305,17 +305,19 @@ def test_top_n_equals_the_model(example: tuple[Case, list[int]]) -> None:
             )
             epoch = run.epoch(tasks, now_us=now_us)
             if query.mode == "end":
-                assert epoch.main == []
+                assert epoch.rows == []
             else:
                 apply_changes(results, epoch)
                 assert +results == in_batch(query, rows)
             if query.retracts:
-                assert sum(report["unknown"] for report in epoch.reports) == model.unknown
+                assert (
+                    sum(report["unknown_retractions"] for report in epoch.reports) == model.unknown
+                )
             if restarts:
                 run.restart()
         if query.mode == "end":
-            last = run.epoch((), [WatermarkUpdate(0, 0, END_US)], times[-1])
-            assert Counter(map(row_identity, last.main)) == in_batch(query, rows)
+            last = run.epoch((), [WatermarkUpdate(0, 0, END_OF_INPUT_US)], times[-1])
+            assert Counter(map(row_identity, last.rows)) == in_batch(query, rows)
 
 
 def partition_of(query: Query, row: tuple[Any, ...]) -> Key:

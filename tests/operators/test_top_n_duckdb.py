@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.operators.harness import B, D, Epoch, L, Row, S, row_identity, state_limits
 from tests.operators.test_top_n import BIN, DEC, FUNCTIONS, NAN, Query
-from tidegate.operators.watermark import END_US, WatermarkUpdate
+from tidegate.operators.watermark import END_OF_INPUT_US, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -173,8 +173,8 @@ def apply_changes(result: Counter[Any], epoch: Epoch, by_window: bool = False) -
 
     No row may be retracted and inserted in the same epoch, except in different windows.
     """
-    ops = [row[-1] for row in epoch.main]
-    for index, (*content, op) in enumerate(epoch.main):
+    ops = [row[-1] for row in epoch.rows]
+    for index, (*content, op) in enumerate(epoch.rows):
         row = row_identity(tuple(content))
         assert (op == "+U") == (index > 0 and ops[index - 1] == "-U")
         if op in ("-U", "-D"):
@@ -184,7 +184,7 @@ def apply_changes(result: Counter[Any], epoch: Epoch, by_window: bool = False) -
             result[row] += 1
     if by_window:
         return
-    changes = Counter((row_identity(row[:-1]), row[-1][0]) for row in epoch.main)
+    changes = Counter((row_identity(row[:-1]), row[-1][0]) for row in epoch.rows)
     assert not any(changes[(row, "-")] for row, sign in changes if sign == "+"), "redundant"
 
 
@@ -200,7 +200,7 @@ def test_materialized_changes_equal_the_batch_result_after_every_epoch(case: Cas
             apply_changes(result, epoch)
             assert +result == in_batch(case.query, rows)
             if case.query.retracts:
-                assert sum(report["unknown"] for report in epoch.reports) == unknown
+                assert sum(report["unknown_retractions"] for report in epoch.reports) == unknown
             if restarts:
                 run.restart()
 
@@ -210,7 +210,7 @@ def test_changes_of_windows_equal_the_batch_result_until_they_close(case: Case) 
     run, rows, unknown, late, watermark = case.query.harness(), [], 0, 0, None
     result: Counter[Any] = Counter()
     with state_limits(case.small):
-        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+        for tasks, update_us, restarts in [*case.epochs, ([], END_OF_INPUT_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)])
             new = rows_of(case.query, tasks)
             on_time = [row for row in new if watermark is None or row.ts > watermark]
@@ -221,7 +221,7 @@ def test_changes_of_windows_equal_the_batch_result_until_they_close(case: Case) 
             assert +result == in_batch(case.query, rows)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
-            assert sum(report["unknown"] for report in epoch.reports) == unknown
+            assert sum(report["unknown_retractions"] for report in epoch.reports) == unknown
             watermark = update_us if watermark is None else max(watermark, update_us)
             closed = [row for row in rows if row.ts <= watermark]
             rows = [row for row in rows if row.ts > watermark]
@@ -236,18 +236,18 @@ def test_result_at_the_end_equals_the_batch_result(case: Case) -> None:
     run, rows = case.query.harness(), []
     with state_limits(case.small):
         for tasks, _, restarts in case.epochs:
-            assert run.epoch(tasks).main == []
+            assert run.epoch(tasks).rows == []
             rows, _ = apply_changelog(case.query, rows, rows_of(case.query, tasks))
             if restarts:
                 run.restart()
-        assert Counter(map(row_identity, run.end().main)) == in_batch(case.query, rows)
+        assert Counter(map(row_identity, run.end().rows)) == in_batch(case.query, rows)
 
 
 @examples("windows")
 def test_emits_the_batch_result_of_each_window_once(case: Case) -> None:
     run, rows, late, watermark = case.query.harness(), [], 0, None
     with state_limits(case.small):
-        for tasks, update_us, restarts in [*case.epochs, ([], END_US, False)]:
+        for tasks, update_us, restarts in [*case.epochs, ([], END_OF_INPUT_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, update_us)])
             previous = watermark
             watermark = update_us if previous is None else max(previous, update_us)
@@ -257,7 +257,7 @@ def test_emits_the_batch_result_of_each_window_once(case: Case) -> None:
             rows += on_time
             closed = [row for row in rows if row.ts <= watermark]
             rows = [row for row in rows if row.ts > watermark]
-            assert Counter(map(row_identity, epoch.main)) == in_batch(case.query, closed)
+            assert Counter(map(row_identity, epoch.rows)) == in_batch(case.query, closed)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
             if restarts:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.operators.harness import Query, Row, normalize_keys
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 Window = tuple[int | None, int | None]
 NO_WINDOW: Window = (None, None)
@@ -44,7 +44,7 @@ def windows_of(query: Query, ts: int) -> list[Window]:
     if panes is None:
         return [NO_WINDOW]
     size, slide, offset = panes.size_us, panes.slide_us, panes.offset_us
-    if panes.kind in ("TUMBLE", "DUE"):
+    if panes.kind in ("TUMBLE", "CLOSING_TIME"):
         start = (ts - offset) // size * size + offset
         return [(start, start + size)]
     if panes.kind == "CUMULATE":
@@ -100,7 +100,7 @@ class _SessionModel:
         for number, step in enumerate(steps):
             self._add_rows(step.rows, self.result.previous_watermarks[number])
             self._close(self.result.watermarks[number])
-        self._close(END_US + self.query.lateness_us)
+        self._close(END_OF_INPUT_US + self.query.lateness_us)
 
     def _window(self, rows: list[Row]) -> tuple[int, int]:
         times = [row.ts for row in rows]

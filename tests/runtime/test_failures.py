@@ -177,7 +177,7 @@ def test_processing_time_never_goes_back(
     harness.insert(2)
     assert harness.run().failure is None
     second = harness.pipeline().manifests.load_newest().manifest
-    assert second is not None and second.now_us == first.now_us
+    assert second is not None and second.processing_time_us == first.processing_time_us
     assert_exactly_once(harness, 1, 2)
 
 

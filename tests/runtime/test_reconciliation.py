@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
+from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint, SourceIdentity
 from tidegate.errors import DataDirectoryError
 from tidegate.runtime.planning import PipelineStream, with_dependencies
 from tidegate.runtime.reconciliation import late_offsets, reconcile
 
 EMPTY = Manifest(0, -1, 16, 0)
-BIDS = SourceState("files", {"path": "/in/bids", "format": "json"})
-ASKS = SourceState("memory", {})
+BIDS = SourceIdentity("files", {"path": "/in/bids", "format": "json"})
+ASKS = SourceIdentity("memory", {})
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class FixedStream(PipelineStream):
 
     fixed_operators: tuple[tuple[str, str], ...] = ()
 
-    def operators(self) -> dict[int, tuple[str, OperatorState]]:
+    def operators(self) -> dict[int, tuple[str, OperatorCheckpoint]]:
         return {
-            number: (f"{self.key}.{fingerprint}", OperatorState(self.key, name, fingerprint))
+            number: (f"{self.key}.{fingerprint}", OperatorCheckpoint(self.key, name, fingerprint))
             for number, (name, fingerprint) in enumerate(self.fixed_operators)
         }
 
@@ -34,7 +34,7 @@ def declared(
     *operators: tuple[str, str],
     name: str = "S",
     on_change: str = "reject",
-    sources: dict[str, SourceState] | None = None,
+    sources: dict[str, SourceIdentity] | None = None,
 ) -> FixedStream:
     unused = cast(Any, None)
     sources = {"bids": BIDS} if sources is None else sources

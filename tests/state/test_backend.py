@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidegate.state.memory import MemoryStore
-from tidegate.state.state_file import FileBackend, StateBackend
+from tidegate.state.state_file import StateBackend, StateFileBackend
 
 
 def unsaved_file_backend() -> StateBackend:
@@ -18,7 +18,7 @@ def unsaved_file_backend() -> StateBackend:
     def missing(file: str) -> memoryview:
         raise AssertionError(f"{file} was never written")
 
-    return FileBackend(None, missing, "the state of a test")
+    return StateFileBackend(None, missing, "the state of a test")
 
 
 BACKENDS: dict[str, Callable[[], StateBackend]] = {

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from tidegate.errors import DataDirectoryError
 from tidegate.state import state_file
-from tidegate.state.state_file import FileBackend, StateFile, StateHandle
+from tidegate.state.state_file import StateFileBackend, StateFileBuilder, StateHandle
 
 DESCRIPTION = "the state of the stream s, operator w"
 
@@ -50,17 +50,17 @@ class Folder:
         self.files: dict[str, bytes] = {}
         self.count = 0
 
-    def new(self) -> StateFile:
+    def new(self) -> StateFileBuilder:
         self.count += 1
-        return StateFile(f"f{self.count}", lambda name: FakeWriter(self.files, name))
+        return StateFileBuilder(f"f{self.count}", lambda name: FakeWriter(self.files, name))
 
     def read(self, name: str) -> memoryview:
         return memoryview(self.files[name])
 
-    def open(self, handle: StateHandle | None) -> FileBackend:
-        return FileBackend(handle, self.read, DESCRIPTION)
+    def open(self, handle: StateHandle | None) -> StateFileBackend:
+        return StateFileBackend(handle, self.read, DESCRIPTION)
 
-    def save(self, backend: FileBackend) -> StateHandle:
+    def save(self, backend: StateFileBackend) -> StateHandle:
         file = self.new()
         handle = backend.save(file)
         file.close()
@@ -82,7 +82,7 @@ def forget_verified_extents() -> Iterator[None]:
     state_file._verified.clear()
 
 
-def scan(backend: FileBackend, name: str, *bounds: Any) -> dict[bytes, bytes]:
+def scan(backend: StateFileBackend, name: str, *bounds: Any) -> dict[bytes, bytes]:
     return {key: bytes(value) for key, value in backend.scan(name, *bounds)}
 
 

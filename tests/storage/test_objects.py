@@ -173,9 +173,9 @@ def test_failed_download_leaves_no_file(s3: Store) -> None:
         raise StorageError("s3://x", "gone", retryable=True)
 
     with pytest.raises(StorageError, match="gone"):
-        objects.mapped_object("s3://x", "1", 1000, download)
+        objects.map_object("s3://x", "1", 1000, download)
     with pytest.raises(StorageError, match="has 1000 bytes, but 4 were received"):
-        objects.mapped_object("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
+        objects.map_object("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
     assert cache_files() == []
 
 

@@ -18,7 +18,7 @@ from tidegate.connectors.base import ScanRequest
 from tidegate.connectors.debug_writers import DiscardingWriter
 from tidegate.operators.hold import HoldOperator, hash_columns
 from tidegate.operators.vectorized import VectorCall, VectorColumn, VectorConstant, VectorStage
-from tidegate.operators.watermark import NO_ROWS_US, decode_updates
+from tidegate.operators.watermark import NO_WATERMARK_US, decode_updates
 from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
 from tidegate.spark.tasks.read import (
     DirectScan,
@@ -170,7 +170,7 @@ def test_task_without_splits_still_sends_watermark_updates(tmp_path: Path) -> No
         (update.partition, update.watermark_us)
         for update in decode_updates(sent[0]["watermark_updates"])
     ]
-    assert updates == [(0, NO_ROWS_US), (1, NO_ROWS_US)]
+    assert updates == [(0, NO_WATERMARK_US), (1, NO_WATERMARK_US)]
 
 
 def test_reads_separately_without_a_common_reader() -> None:

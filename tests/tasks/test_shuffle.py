@@ -22,11 +22,16 @@ from tidegate.columns import (
     SELECTED,
 )
 from tidegate.operators.aggregate.functions import AggregateCall
-from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.groups import GroupSpec, OutputColumn, OutputLayout, WindowPanes
 from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.hold import HoldOperator, hash_columns
 from tidegate.operators.operator import Operator
-from tidegate.operators.watermark import END_US, WatermarkUpdate, decode_updates, encode_updates
+from tidegate.operators.watermark import (
+    END_OF_INPUT_US,
+    WatermarkUpdate,
+    decode_updates,
+    encode_updates,
+)
 from tidegate.spark.tasks import shuffle as pack
 from tidegate.spark.tasks.protocol import EpochSpec, late_bytes, report_bytes, watermark_bytes
 from tidegate.spark.tasks.shuffle import PASSING, ShuffleSpec, ShuffleWriter
@@ -112,7 +117,7 @@ def test_end_of_input_sends_the_maximum_watermark() -> None:
     (rows,) = sent(hold_spec(), [], EpochSpec(0, 7, 1_000, ends=True))
     assert [row["key_group"] for row in rows] == list(range(KEY_GROUPS))
     assert {update for row in rows for update in decode_updates(row["watermark_updates"])} == {
-        WatermarkUpdate(0, 0, END_US)
+        WatermarkUpdate(0, 0, END_OF_INPUT_US)
     }
 
 
@@ -158,10 +163,10 @@ def test_counts_malformed_records_without_advancing_event_time() -> None:
 
 def test_buffers_small_partial_aggregates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
-    panes = Panes("TUMBLE", 60, 60)
+    panes = WindowPanes("TUMBLE", 60, 60)
     columns = (OutputColumn("key", 0, L), OutputColumn("result", 0, L))
     calls = (AggregateCall("count", "count(*)", (), L),)
-    operator = WindowAggregate(GroupSpec((L,), calls), panes, Layout(columns, panes))
+    operator = WindowAggregate(GroupSpec((L,), calls), panes, OutputLayout(columns, panes))
     spec = spec_of(operator, (PANE, "k0"), ("k0",))
     batches = [batch(0, 500, k0=pa.array(np.arange(500) % 5)) for _ in range(50)]
     (rows,) = sent(spec, batches)

@@ -14,9 +14,9 @@ import pytest
 from tidegate.columns import CONTROL, EVENT_TIME, HASH, MALFORMED_EVENT_TIME, ORIGIN, PANE, SELECTED
 from tidegate.errors import DataDirectoryError
 from tidegate.operators.aggregate.functions import AggregateCall
-from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.groups import GroupSpec, OutputColumn, OutputLayout, WindowPanes
 from tidegate.operators.aggregate.window import WindowAggregate
-from tidegate.operators.runner import Runner
+from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import Origin, WatermarkUpdate, decode_updates
 from tidegate.runtime.epoch import EpochReport
 from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore, late_bytes, report_bytes
@@ -36,11 +36,11 @@ Row = tuple[int, int, int]
 def operator(*functions: str) -> WindowAggregate:
     """Return GROUP BY k, TUMBLE(ts, 10 s) with these aggregates of a number."""
     calls = [AggregateCall(name, f"{name}(v)", (L,), L) for name in functions]
-    columns = [OutputColumn("key", 0, L), OutputColumn("due", 0, L)]
+    columns = [OutputColumn("key", 0, L), OutputColumn("end", 0, L)]
     columns += [OutputColumn("result", place, L) for place, _ in enumerate(calls)]
-    panes = Panes("TUMBLE", 10 * SECOND)
+    panes = WindowPanes("TUMBLE", 10 * SECOND)
     spec = GroupSpec((L,), tuple(calls))
-    return WindowAggregate(spec, panes, Layout(tuple(columns), panes))
+    return WindowAggregate(spec, panes, OutputLayout(tuple(columns), panes))
 
 
 @dataclass
@@ -95,7 +95,9 @@ class Tasks:
         return list(shuffle_writer(spec, self.epoch_specs)(iter([batch])))
 
     def run(self, packed: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        runner = Runner(1000, self.running, ((Origin(0),),), canonical_form=repr(self.running))
+        runner = OperatorRunner(
+            1000, self.running, ((Origin(0),),), canonical_form=repr(self.running)
+        )
         names = tuple(self.running.output.names)
         state = str(self.folder / "state")
         spec = StepSpec("sales", KEY, runner, state, names, False, False)

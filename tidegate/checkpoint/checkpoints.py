@@ -1,7 +1,7 @@
 """The statements CHECKPOINT, DROP CHECKPOINT, SHOW CHECKPOINTS and RESTORE.
 
-`Checkpoints` runs them for all pipelines of a data directory. `summarize` and `describe` present a
-manifest to users.
+`Checkpoints` runs them for all pipelines of a data directory. `checkpoint_row` and
+`manifest_tables` present a manifest to users.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidegate.checkpoint.manifest import Manifest, OperatorState
+from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint
 from tidegate.checkpoint.manifests import CheckpointName, Manifests, NewestManifest
 from tidegate.errors import DataDirectoryError, Location, RunError, TidegateError, did_you_mean
 
@@ -26,7 +26,7 @@ SupportsRollback = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class SinkAhead:
+class NonRevertibleSink:
     """A sink that contains rows of epochs after a checkpoint and cannot roll them back."""
 
     sink: str
@@ -36,7 +36,7 @@ class SinkAhead:
 
 def sinks_ahead(
     manifests: Manifests, checkpoint: Manifest, supports_rollback: SupportsRollback
-) -> list[SinkAhead]:
+) -> list[NonRevertibleSink]:
     """Return the sinks that would receive rows twice after a restore of `checkpoint`."""
     newest = _load_or_none(manifests.load_newest)
     ahead = []
@@ -44,7 +44,7 @@ def sinks_ahead(
         if sink.epoch < 0 or supports_rollback(sink.connector):
             continue
         if not checkpoint.includes(sink.generation, sink.epoch):
-            ahead.append(SinkAhead(name, sink.connector, sink.epoch))
+            ahead.append(NonRevertibleSink(name, sink.connector, sink.epoch))
     return ahead
 
 
@@ -101,14 +101,14 @@ class Checkpoint:
 COLUMNS = tuple(Checkpoint.__dataclass_fields__)
 
 
-def summarize(pipeline: str, name: str | None, manifest: Manifest) -> Checkpoint:
-    """Return the totals of a manifest."""
+def checkpoint_row(pipeline: str, name: str | None, manifest: Manifest) -> Checkpoint:
+    """Return the row of a manifest in SHOW CHECKPOINTS."""
     return Checkpoint(
         pipeline,
         name,
         manifest.generation,
         manifest.epoch,
-        _EPOCH + timedelta(microseconds=manifest.now_us),
+        _EPOCH + timedelta(microseconds=manifest.processing_time_us),
         len(manifest.streams),
         sum(stream.rows_in for stream in manifest.streams.values()),
         sum(_counter(operator, "bytes") for operator in manifest.operators.values()),
@@ -116,7 +116,7 @@ def summarize(pipeline: str, name: str | None, manifest: Manifest) -> Checkpoint
 
 
 @dataclass(frozen=True)
-class Section:
+class ManifestTable:
     """A part of a manifest, as a table."""
 
     title: str
@@ -124,11 +124,11 @@ class Section:
     rows: Rows
 
 
-def describe(manifest: Manifest) -> list[Section]:
+def manifest_tables(manifest: Manifest) -> list[ManifestTable]:
     """Return the sources, streams, operators and sinks of a manifest as tables."""
     return [
-        Section("sources", ("source", "connector", "stream", "offset"), _sources(manifest)),
-        Section(
+        ManifestTable("sources", ("source", "connector", "stream", "offset"), _sources(manifest)),
+        ManifestTable(
             "streams",
             ("stream", "rows_in", "rows_out", "dead_letters", "ended"),
             [
@@ -136,12 +136,12 @@ def describe(manifest: Manifest) -> list[Section]:
                 for name, s in manifest.streams.items()
             ],
         ),
-        Section(
+        ManifestTable(
             "operators",
             ("stream", "operator", "groups", "rows", "bytes", "late_rows", "files", "watermark"),
             [_operator(operator) for operator in manifest.operators.values()],
         ),
-        Section(
+        ManifestTable(
             "sinks",
             ("sink", "connector", "stream", "committables", "last_epoch"),
             [
@@ -166,16 +166,16 @@ def _sources(manifest: Manifest) -> Rows:
     ]
 
 
-def _operator(operator: OperatorState) -> tuple[Any, ...]:
+def _operator(operator: OperatorCheckpoint) -> tuple[Any, ...]:
     numbers = [_counter(operator, name) for name in ("groups", "rows", "bytes", "late_rows")]
     return (operator.stream, operator.name, *numbers, len(operator.files), _watermark(operator))
 
 
-def _counter(operator: OperatorState, name: str) -> int:
+def _counter(operator: OperatorCheckpoint, name: str) -> int:
     return int(operator.report.get(name) or 0)
 
 
-def _watermark(operator: OperatorState) -> datetime | str | None:
+def _watermark(operator: OperatorCheckpoint) -> datetime | str | None:
     micros = operator.report.get("watermark_us")
     if micros is None:
         return None
@@ -299,7 +299,9 @@ class Checkpoints:
             for manifest in manifests.load_all():
                 names: list[str | None]
                 names = [item.name for item in all_names if item.stamp == manifest.stamp]
-                checkpoints += [summarize(pipeline, name, manifest) for name in names or [None]]
+                checkpoints += [
+                    checkpoint_row(pipeline, name, manifest) for name in names or [None]
+                ]
         return checkpoints
 
     def check(self, request: RestoreRequest) -> None:
@@ -416,7 +418,7 @@ class Checkpoints:
                 RunError(
                     "TG-610",
                     f"sinks that cannot roll back keep the rows of epochs after epoch "
-                    f"{manifest.epoch}, which will be there twice: {sinks}",
+                    f"{manifest.epoch}, which will be duplicated: {sinks}",
                     hint="remove the duplicates by hand: the files of a sink are named after "
                     "their epochs.",
                 )

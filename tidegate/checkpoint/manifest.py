@@ -14,17 +14,12 @@ from typing import Any
 FORMAT = 2
 
 
-def epoch_stamp(generation: int, epoch: int) -> str:
-    """Return an epoch as text that sorts like the epochs. File names begin with it."""
-    return f"{generation:03d}-{epoch:012d}"
-
-
 class DamagedManifest(Exception):
     """A manifest cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True)
-class SourceState:
+class SourceIdentity:
     """The identity of a source: an offset is valid only for the same connector and options."""
 
     connector: str
@@ -32,7 +27,7 @@ class SourceState:
 
 
 @dataclass(frozen=True)
-class OperatorState:
+class OperatorCheckpoint:
     """The fingerprint and state of an operator, with its counters."""
 
     stream: str
@@ -47,15 +42,16 @@ class OperatorState:
 
 
 @dataclass(frozen=True)
-class StreamState:
+class StreamCheckpoint:
     """The offsets of a stream, and its counters since its first epoch."""
 
     # Identifies the output of the stream. A stream that starts over gets a new id.
     id: str
     # All sources of the stream, including those that have not been read yet.
-    sources: dict[str, SourceState] = field(default_factory=dict)
+    sources: dict[str, SourceIdentity] = field(default_factory=dict)
     offsets: dict[str, Any] = field(default_factory=dict)
-    # The largest event time per source partition, for streams without operators.
+    # The largest event time, for streams without operators: by the number of the scan, followed by
+    # `/partition` unless that is 0.
     event_times_us: dict[str, int] = field(default_factory=dict)
     ended: bool = False
     rows_in: int = 0
@@ -68,7 +64,7 @@ class StreamState:
 
 
 @dataclass(frozen=True)
-class SinkState:
+class SinkCheckpoint:
     """The committables of a sink.
 
     A manifest that was written without running an epoch, for example after DROP STREAM, repeats the
@@ -85,8 +81,8 @@ class SinkState:
     # How many rows the stream had emitted at the last epoch in which the sink took part.
     stream_rows: int | None = None
 
-    def following(self, previous: SinkState | None) -> SinkState:
-        """Return this state with the last epoch of `previous` if it has no committables."""
+    def with_last_epoch_of(self, previous: SinkCheckpoint | None) -> SinkCheckpoint:
+        """Return this checkpoint with the last epoch of `previous` if it has no committables."""
         if self.committables:
             return self
         if previous is None or previous.stream != self.stream:
@@ -107,19 +103,30 @@ class EpochRange:
 
 
 @dataclass(frozen=True)
+class RestoreRecord:
+    """A RESTORE that was run: the restored generation and epoch, and the first epoch after it.
+
+    The epochs between the two are not part of the pipeline's history any more.
+    """
+
+    generation: int
+    epoch: int
+    next_epoch: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The state of a pipeline after an epoch."""
 
     generation: int
     epoch: int
     key_groups: int
-    now_us: int
-    streams: dict[str, StreamState] = field(default_factory=dict)
-    operators: dict[str, OperatorState] = field(default_factory=dict)
-    sinks: dict[str, SinkState] = field(default_factory=dict)
-    # One entry per RESTORE: generation and epoch that were restored, and the first epoch after it.
-    # The epochs between the two are not part of the pipeline's history any more.
-    restores: list[list[int]] = field(default_factory=list)
+    # The processing time of the epoch in microseconds.
+    processing_time_us: int
+    streams: dict[str, StreamCheckpoint] = field(default_factory=dict)
+    operators: dict[str, OperatorCheckpoint] = field(default_factory=dict)
+    sinks: dict[str, SinkCheckpoint] = field(default_factory=dict)
+    restores: list[RestoreRecord] = field(default_factory=list)
     # Sinks keep rows of generations before this one, because RESTORE was run with sinks = 'keep'.
     keep_before_generation: int = 0
 
@@ -127,9 +134,9 @@ class Manifest:
     def lineage(self) -> tuple[EpochRange, ...]:
         """The epochs that led to this manifest, oldest first."""
         ranges, first = [], -1
-        for generation, epoch, next_first in self.restores:
-            ranges.append(EpochRange(generation, first, epoch))
-            first = next_first
+        for restore in self.restores:
+            ranges.append(EpochRange(restore.generation, first, restore.epoch))
+            first = restore.next_epoch
         return (*ranges, EpochRange(self.generation, first, self.epoch))
 
     def includes(self, generation: int, epoch: int) -> bool:
@@ -138,12 +145,11 @@ class Manifest:
 
     def restored_as(self, generation: int, epoch: int) -> Manifest:
         """Return the same content as a later epoch; the epochs in between are rolled back."""
-        restore = [self.generation, self.epoch, epoch]
+        restore = RestoreRecord(self.generation, self.epoch, epoch)
         return replace(self, generation=generation, epoch=epoch, restores=[*self.restores, restore])
 
     @property
     def stamp(self) -> str:
-        """Generation and epoch as text that sorts like the manifests."""
         return epoch_stamp(self.generation, self.epoch)
 
     def to_bytes(self) -> bytes:
@@ -169,18 +175,24 @@ class Manifest:
         values = {key: value for key, value in content.items() if key in names}
         for name, parse in _PARSERS.items():
             values[name] = {key: parse(part) for key, part in content[name].items()}
+        values["restores"] = [RestoreRecord(**part) for part in content["restores"]]
         return cls(**values)
 
 
-def _parse_stream(part: dict[str, Any]) -> StreamState:
-    sources = {name: SourceState(**source) for name, source in part["sources"].items()}
-    return StreamState(**{**part, "sources": sources})
+def epoch_stamp(generation: int, epoch: int) -> str:
+    """Return a text that names an epoch and sorts like the manifests."""
+    return f"{generation:03d}-{epoch:012d}"
+
+
+def _parse_stream(part: dict[str, Any]) -> StreamCheckpoint:
+    sources = {name: SourceIdentity(**source) for name, source in part["sources"].items()}
+    return StreamCheckpoint(**{**part, "sources": sources})
 
 
 _PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "streams": _parse_stream,
-    "operators": lambda part: OperatorState(**part),
-    "sinks": lambda part: SinkState(**part),
+    "operators": lambda part: OperatorCheckpoint(**part),
+    "sinks": lambda part: SinkCheckpoint(**part),
 }
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # manifests are immutable. The file name contains the epoch, so that no file has to be read to find
 # out which manifests have names.
 
-NAMES_FOLDER = "names"
-_NAME_PATTERN = re.compile(r"names/(.+)\.(\d+)-(\d+)\.json")
+CHECKPOINTS_FOLDER = "checkpoints"
+_CHECKPOINT_PATTERN = re.compile(r"checkpoints/(.+)\.(\d+)-(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class CheckpointName:
 
     @property
     def file(self) -> str:
-        return f"{NAMES_FOLDER}/{self.name}.{self.stamp}.json"
+        return f"{CHECKPOINTS_FOLDER}/{self.name}.{self.stamp}.json"
 
 
 class CheckpointNames:
@@ -56,7 +56,8 @@ class CheckpointNames:
         self.store = store
 
     def all(self) -> list[CheckpointName]:
-        matches = (_NAME_PATTERN.fullmatch(file.name) for file in self.store.list(NAMES_FOLDER))
+        files = self.store.list(CHECKPOINTS_FOLDER)
+        matches = (_CHECKPOINT_PATTERN.fullmatch(file.name) for file in files)
         return [
             CheckpointName(match.group(1), int(match.group(2)), int(match.group(3)))
             for match in matches
@@ -103,7 +104,7 @@ class Manifests:
         self.store = store
         self.max_retained = max_retained
         self.checkpoint_names = CheckpointNames(store)
-        # Prevents that a manifest expires while it gets a name.
+        # Prevents a manifest from expiring while it is being named.
         self._lock = threading.Lock()
         self._named_files: set[str] | None = None
         # A copy of the folder's listing, because listing an object store in every epoch is slow.
@@ -157,7 +158,7 @@ class Manifests:
                 continue
         return manifests
 
-    def load_newest_readable(self) -> Manifest | None:
+    def load_newest_without_state_check(self) -> Manifest | None:
         """Load the newest readable manifest without checking its state files."""
         for name in reversed(self.names()):
             try:

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoints, describe, summarize
+from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoints, checkpoint_row, manifest_tables
 from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli import scripts
@@ -130,19 +130,19 @@ def inspect(path: str, epoch: int | None, pipeline: str | None, as_json: bool) -
 
 def _print_manifest(name: str, manifests: Manifests, manifest: Manifest) -> None:
     screen = open_screen()
-    summary = summarize(name, None, manifest)
+    summary = checkpoint_row(name, None, manifest)
     names = [n.name for n in manifests.checkpoint_names.all() if n.stamp == manifest.stamp]
     checkpoint = f", checkpoint {', '.join(names)}" if names else ""
     screen.print_line(
         f"pipeline {name}: epoch {manifest.epoch} of generation {manifest.generation}, "
         f"{summary.time:%Y-%m-%d %H:%M:%S} UTC, {manifest.key_groups} key groups{checkpoint}"
     )
-    for generation, restored_epoch, next_first in manifest.restores:
+    for restore in manifest.restores:
         screen.print_line(
-            f"epoch {next_first} was restored from epoch {restored_epoch} of generation "
-            f"{generation}"
+            f"epoch {restore.next_epoch} was restored from epoch {restore.epoch} of generation "
+            f"{restore.generation}"
         )
-    for section in describe(manifest):
+    for section in manifest_tables(manifest):
         if section.rows:
             rows = [_nulls_as_blanks(row) for row in section.rows]
             screen.print_table(section.title, section.columns, rows)
@@ -257,7 +257,7 @@ def _streams_by_pipeline(directory: DataDirectory) -> dict[str, set[str]]:
     """Return the streams in the newest manifest of each pipeline."""
     streams = {}
     for pipeline in directory.pipeline_names():
-        manifest = Manifests(directory.pipeline(pipeline)).load_newest_readable()
+        manifest = Manifests(directory.pipeline(pipeline)).load_newest_without_state_check()
         streams[pipeline] = set(manifest.streams) if manifest is not None else set()
     return streams
 

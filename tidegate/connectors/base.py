@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tidegate.catalog.objects import LookupTable, Sink, Source
     from tidegate.catalog.settings import Settings
     from tidegate.checkpoint.manifest import Manifest
-    from tidegate.operators.join.lookup_results import LookupResult
+    from tidegate.operators.join.lookup_cache import LookupResult
     from tidegate.storage import Store
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from tidegate.connectors.memory.rows import arrow_bytes
-from tidegate.operators.join.lookup_results import (
+from tidegate.operators.join.lookup_cache import (
     PreloadedTable,
     drop_null_keys,
     encode_keys,

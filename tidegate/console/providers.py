@@ -189,7 +189,7 @@ class DirectoryProvider:
 
     def _read_manifests(self) -> None:
         for name in self.directory.pipeline_names():
-            manifest = Manifests(self.directory.pipeline(name)).load_newest_readable()
+            manifest = Manifests(self.directory.pipeline(name)).load_newest_without_state_check()
             previous = self._newest.get(name)
             if manifest is not None and (previous is None or previous.stamp != manifest.stamp):
                 self._add_epoch(name, manifest, previous)
@@ -210,7 +210,7 @@ class DirectoryProvider:
             rate_in.add(rows_in, seconds)
             rate_out.add(rows_out, seconds)
             total_in, total_out = total_in + rows_in, total_out + rows_out
-        started_at = manifest.now_us / 1_000_000
+        started_at = manifest.processing_time_us / 1_000_000
         epoch = EpochDurations(pipeline, manifest.epoch, started_at, (), total_in, total_out)
         self._epochs.append(epoch)
 

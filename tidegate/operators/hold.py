@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import HASH, OP, PANE
+from tidegate.columns import HASH, OP, STORE_TIME
 from tidegate.operators.kernels.arrays import concat
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
@@ -30,25 +30,25 @@ def hash_columns(output: pa.Schema) -> tuple[str, ...]:
     The changes of a window must stay in order: a changelog is distributed by window only.
     """
     if OP in output.names:
-        return (PANE,)
+        return (STORE_TIME,)
     hashable = (item.name for item in output if not pa.types.is_nested(item.type))
-    return (PANE, *hashable)
+    return (STORE_TIME, *hashable)
 
 
 @dataclass(frozen=True)
 class HoldOperator:
-    """Holds rows until the watermark reaches their pane, then emits them ordered by pane."""
+    """Holds rows until the watermark reaches their STORE_TIME, then emits them ordered by it."""
 
     output: pa.Schema
     # The column with the start of the window that a row waits for.
     start: str | None = None
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     name: str = "hold_until_close"
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        hidden = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
+        hidden = [pa.field(STORE_TIME, pa.int64()), pa.field(HASH, pa.int64())]
         return ((pa.schema([*hidden, *self.output]),),)
 
     @property
@@ -66,47 +66,47 @@ class HoldOperator:
         return concat(parts)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         store = TimeBucketStore(state, self.shuffle_schemas[0], None)
         output = StepOutput()
         rows = concat(inputs[0])[0] if inputs[0] else self.shuffle_schemas[0][0].empty_table()
-        if epoch_time.previous_watermark_us is not None and rows.num_rows:
-            is_late = rows.column(PANE).to_numpy() <= epoch_time.previous_watermark_us
+        if progress.previous_watermark_us is not None and rows.num_rows:
+            is_late = rows.column(STORE_TIME).to_numpy() <= progress.previous_watermark_us
             state.count_late(int(is_late.sum()))
             if is_late.any():
-                self._emit_late(rows.filter(pa.array(is_late)), epoch_time, output)
+                self._emit_late(rows.filter(pa.array(is_late)), progress, output)
                 rows = rows.filter(pa.array(~is_late))
-        watermark_us = epoch_time.watermark_us
+        watermark_us = progress.watermark_us
         if watermark_us is not None:
             due = [part[0] for part in store.load(None, watermark_us + 1)]
-            is_due = rows.column(PANE).to_numpy() <= watermark_us
+            is_due = rows.column(STORE_TIME).to_numpy() <= watermark_us
             if is_due.any():
                 due.append(rows.filter(pa.array(is_due)))
                 rows = rows.filter(pa.array(~is_due))
             store.drop_before(watermark_us + 1)
-            output.main += self._sorted_by_pane(due)
+            output.rows += self._sorted_by_time(due)
         if rows.num_rows:
             store.append((rows,))
-        self.limits.enforce(self.name, store, state.gauges)
+        self.limits.enforce(self.name, store, state.metrics)
         return output
 
-    def _sorted_by_pane(self, parts: list[pa.Table]) -> list[pa.Table]:
+    def _sorted_by_time(self, parts: list[pa.Table]) -> list[pa.Table]:
         if not parts:
             return []
         rows = pa.concat_tables(parts)
-        order = np.argsort(rows.column(PANE).to_numpy(), kind="stable")
+        order = np.argsort(rows.column(STORE_TIME).to_numpy(), kind="stable")
         return [rows.take(pa.array(order)).select(self.output.names)] if rows.num_rows else []
 
-    def _emit_late(self, rows: pa.Table, epoch_time: EpochTime, output: StepOutput) -> None:
+    def _emit_late(self, rows: pa.Table, progress: TimeProgress, output: StepOutput) -> None:
         if self.late_rows is None:
             return
         names = dict(zip(self.late_rows.names, self.output.names, strict=False))
         original = pa.table([rows.column(name) for name in names.values()], names=list(names))
-        ends = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        ends = np.asarray(rows.column(STORE_TIME).to_numpy(), np.int64)
         starts = ends
         if self.start is not None:
             starts = np.asarray(rows.column(self.start).cast(pa.int64()).to_numpy(), np.int64)
         output.late.append(
-            self.late_rows.with_reason(original, starts, ends, epoch_time.previous_watermark_us)
+            self.late_rows.with_reason(original, starts, ends, progress.previous_watermark_us)
         )

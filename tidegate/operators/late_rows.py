@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import PANE, SEEN
-from tidegate.operators.aggregate.groups import Panes
+from tidegate.columns import INPUT_ROWS, PANE, STORE_TIME
+from tidegate.operators.aggregate.groups import WindowPanes
 from tidegate.operators.kernels.arrays import int_column
-from tidegate.operators.operator import EpochTime, KeyGroupState, Operator, Tables
+from tidegate.operators.operator import KeyGroupState, Operator, Tables, TimeProgress
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 # The columns that a late stream has after those of the row.
@@ -26,8 +26,8 @@ REASON = (
 
 
 @dataclass(frozen=True)
-class LateRows:
-    """Emits the late rows of an operator to the stream that LATE DATA TO names.
+class LateRowFormat:
+    """The rows that an operator emits to the stream that LATE DATA TO names.
 
     Input rows have the columns that the operator requires and the columns of the original row as
     `l0`, `l1`, …. A late stream of several inputs has the columns of all of them: `stream` are
@@ -67,7 +67,7 @@ class LateRows:
         )
 
     def split(
-        self, parts: Sequence[pa.Table], panes: Panes, limit_us: int | None
+        self, parts: Sequence[pa.Table], panes: WindowPanes, limit_us: int | None
     ) -> tuple[pa.Table, pa.Table]:
         """Return the rows that are on time, and those whose last window ends by `limit_us`."""
         rows = pa.concat_tables(parts) if parts else self.input_schema.empty_table()
@@ -95,7 +95,9 @@ class LateRows:
         ]
         return pa.table([*self._columns(rows), *reason], schema=self.schema)
 
-    def with_last_window(self, rows: pa.Table, panes: Panes, watermark_us: int | None) -> pa.Table:
+    def with_last_window(
+        self, rows: pa.Table, panes: WindowPanes, watermark_us: int | None
+    ) -> pa.Table:
         """Return late rows with the last window of their pane as the reason."""
         ends = panes.last_end(rows.column(PANE).to_numpy())
         return self.with_reason(rows, panes.start(ends), ends, watermark_us)
@@ -103,10 +105,10 @@ class LateRows:
     def with_window(
         self, rows: pa.Table, start: str | None, watermark_us: int | None
     ) -> list[pa.Table]:
-        """Return late rows, if any, where the pane is the window's end and `start` a column."""
+        """Return late rows, if any, where STORE_TIME is the window's end and `start` a column."""
         if not rows.num_rows:
             return []
-        ends = starts = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        ends = starts = np.asarray(rows.column(STORE_TIME).to_numpy(), np.int64)
         if start is not None:
             starts = np.asarray(rows.column(start).cast(pa.int64()).to_numpy(), np.int64)
         return [self.with_reason(rows, starts, ends, watermark_us)]
@@ -122,19 +124,21 @@ class LateRows:
 
 
 def split_late(
-    schema: pa.Schema, parts: Sequence[Tables], state: KeyGroupState, epoch_time: EpochTime
+    schema: pa.Schema, parts: Sequence[Tables], state: KeyGroupState, progress: TimeProgress
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rows whose pane is after the previous watermark, and the late rows.
+    """Return the rows whose STORE_TIME is after the previous watermark, and the late rows.
 
-    Late rows are counted. A row with the column SEEN stands for that many rows, because tasks have
-    dropped the others before the shuffle.
+    Late rows are counted. A row with the column INPUT_ROWS stands for that many rows, because tasks
+    have dropped the others before the shuffle.
     """
     rows = pa.concat_tables([schema.empty_table(), *(part[0] for part in parts)])
-    if epoch_time.previous_watermark_us is None or not rows.num_rows:
+    if progress.previous_watermark_us is None or not rows.num_rows:
         return rows, rows.slice(0, 0)
-    is_late = int_column(rows, PANE) <= epoch_time.previous_watermark_us
+    is_late = int_column(rows, STORE_TIME) <= progress.previous_watermark_us
     late = rows.filter(pa.array(is_late))
-    state.count_late(int(int_column(late, SEEN).sum()) if SEEN in schema.names else late.num_rows)
+    state.count_late(
+        int(int_column(late, INPUT_ROWS).sum()) if INPUT_ROWS in schema.names else late.num_rows
+    )
     return rows.filter(pa.array(~is_late)), late
 
 

@@ -17,11 +17,11 @@ from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS, BY_ARRIVAL
 from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.store.sorted_runs import (
     FORMAT,
@@ -30,7 +30,7 @@ from tidegate.operators.store.sorted_runs import (
     hashes_of,
     split_by_hashes,
 )
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 from tidegate.state.codec import schema_text
 
 
@@ -101,7 +101,7 @@ class NormalizeOperator:
         return rows if count == rows.num_rows else rows.take(pa.array(np.sort(last)))
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         output = StepOutput()
         due = None if self.ttl_us is None else self._expiry_us
@@ -112,7 +112,7 @@ class NormalizeOperator:
             due=due,
         )
         if self.ttl_us is not None:
-            store.drop_due(epoch_time.now_us)
+            store.drop_due(progress.now_us)
         if inputs[0]:
             new = self._last_per_key(concat(inputs[0])[0])
             stored = store.load(hashes_of(new))[0]
@@ -124,16 +124,18 @@ class NormalizeOperator:
                 self._key_names,
             )
             if result.num_rows:
-                output.main.append(result.select(self.output.names))
-            self._store(store, new, stored.filter(pa.array(~has_new)), epoch_time.now_us)
-        self.limits.enforce(self.name, store, state.gauges)
+                output.rows.append(result.select(self.output.names))
+            self._store(store, new, stored.filter(pa.array(~has_new)), progress.now_us)
+        self.limits.enforce(self.name, store, state.metrics)
         return output
 
     def _expiry_us(self, rows: pa.Table) -> npt.NDArray[np.int64]:
         """Return when stored rows expire: tombstones after the time to live, other rows never."""
         assert self.ttl_us is not None, "rows expire only with a time to live"
         is_tombstone = pc.equal(rows.column(OP), DELETE)
-        expiry = pc.if_else(is_tombstone, pc.add(rows.column(TOUCHED), self.ttl_us), END_US)
+        expiry = pc.if_else(
+            is_tombstone, pc.add(rows.column(TOUCHED), self.ttl_us), END_OF_INPUT_US
+        )
         return np.asarray(expiry.to_numpy(), np.int64)
 
     def _drop_superseded(self, new: pa.Table, stored: pa.Table) -> pa.Table:

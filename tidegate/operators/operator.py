@@ -1,6 +1,6 @@
 """The operator contract: pure functions over Arrow tables, with state that the caller passes in.
 
-`Operator` is the contract, `EpochTime` and `StepOutput` are what `step` takes and returns, and
+`Operator` is the contract, `TimeProgress` and `StepOutput` are what `step` takes and returns, and
 `KeyGroupState` is where an operator keeps its state. `Limits` stops an operator before its state
 exhausts memory.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidegate.columns import OP
 from tidegate.errors import RunError
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 from tidegate.state import codec
 from tidegate.state.state_file import StateBackend
 
@@ -30,7 +30,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True)
-class EpochTime:
+class TimeProgress:
     """The watermark before and after an epoch, and the epoch's processing time."""
 
     previous_watermark_us: int | None
@@ -40,19 +40,19 @@ class EpochTime:
     @property
     def ended(self) -> bool:
         """Whether all inputs have ended."""
-        return self.watermark_us == END_US
+        return self.watermark_us == END_OF_INPUT_US
 
     @property
     def just_ended(self) -> bool:
         """Whether all inputs have ended in this epoch."""
-        return self.ended and self.previous_watermark_us != END_US
+        return self.ended and self.previous_watermark_us != END_OF_INPUT_US
 
 
 @dataclass
 class StepOutput:
     """The rows that an operator emits in an epoch, and the rows that were late."""
 
-    main: list[pa.Table] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)
     late: list[pa.Table] = field(default_factory=list)
 
 
@@ -92,7 +92,7 @@ class Operator(Protocol):
         """Merge several results of `pre_aggregate` in the task that reads them."""
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         """Run one epoch of one key group; `inputs` are the shuffled tables by port.
 
@@ -116,9 +116,9 @@ class KeyGroupState:
         self.first_key_group = first_key_group
         self.meta: dict[str, Any] = {}
         self.inline: dict[bytes, bytes | memoryview] = {}
-        # Numbers for status and metrics: groups, open windows, rows.
-        self.gauges: dict[str, int] = {}
-        # The processing time at which the operator has output even if no rows arrive.
+        # Gauges and counters of the operator's report: groups, open windows, rows.
+        self.metrics: dict[str, int] = {}
+        # The processing-time timer: when the operator has output even if no rows arrive.
         self.timer_us: int | None = None
 
     @property
@@ -133,9 +133,10 @@ class KeyGroupState:
 
     def count_unknown_retractions(self, rows: int) -> None:
         """Count retractions that were dropped because their row is not in the state."""
-        self.gauges["unknown"] = int(self.meta.get("unknown", 0)) + rows
+        total = int(self.meta.get("unknown_retractions", 0)) + rows
+        self.metrics["unknown_retractions"] = total
         if rows:
-            self.meta["unknown"] = self.gauges["unknown"]
+            self.meta["unknown_retractions"] = total
 
     def put(self, name: str, key: bytes, tables: Tables) -> int:
         """Store tables under an unused key and return their size in bytes."""
@@ -231,45 +232,45 @@ class Limits:
     groups: int | None = None
     bytes: int | None = None
 
-    def exceeded(self, gauges: dict[str, int]) -> bool:
-        """Return whether a gauge is above its limit."""
-        limits = ((self.groups, gauges.get("groups", 0)), (self.bytes, gauges.get("bytes", 0)))
+    def exceeded(self, metrics: dict[str, int]) -> bool:
+        """Return whether a metric is above its limit."""
+        limits = ((self.groups, metrics.get("groups", 0)), (self.bytes, metrics.get("bytes", 0)))
         return any(limit is not None and size > limit for limit, size in limits)
 
-    def enforce(self, operator: str, store: CompactableStore, gauges: dict[str, int]) -> None:
+    def enforce(self, operator: str, store: CompactableStore, metrics: dict[str, int]) -> None:
         """Save a store and raise an error if it is too large even after compaction."""
         store.save()
-        if self.exceeded(gauges):
+        if self.exceeded(metrics):
             store.compact()
             store.save()
-        self.check(operator, gauges)
+        self.check(operator, metrics)
 
     def enforce_with_waiting(
         self,
         operator: str,
         store: CompactableStore,
         waiting: WaitingRowStore,
-        gauges: dict[str, int],
+        metrics: dict[str, int],
     ) -> None:
         """Save a store and a store of waiting rows and check their total size."""
         waiting.save()
         sizes = waiting.sizes()
-        self.enforce(operator, store, gauges)
-        for gauge, size in sizes.items():
-            gauges[gauge] += size
-        self.check(operator, gauges)
+        self.enforce(operator, store, metrics)
+        for metric, size in sizes.items():
+            metrics[metric] += size
+        self.check(operator, metrics)
 
-    def check(self, operator: str, gauges: dict[str, int]) -> None:
-        """Raise TG-508 if a gauge is above its limit."""
-        for gauge, limit, setting in (
+    def check(self, operator: str, metrics: dict[str, int]) -> None:
+        """Raise TG-508 if a metric is above its limit."""
+        for metric, limit, setting in (
             ("groups", self.groups, "max_groups"),
             ("bytes", self.bytes, "max_state_bytes"),
         ):
-            size = gauges.get(gauge, 0)
+            size = metrics.get(metric, 0)
             if limit is not None and size > limit:
                 raise RunError(
                     "TG-508",
-                    f"operator {operator} keeps {size:,} {gauge} in one key group; the limit is "
+                    f"operator {operator} keeps {size:,} {metric} in one key group; the limit is "
                     f"{limit:,}",
                     hint=f"group by fewer keys, use shorter windows, or SET {setting} = "
                     f"{_next_limit(size)}; no data was lost: restart and the epoch is retried.",

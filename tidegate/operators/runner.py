@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tidegate.operators.operator import EpochTime, KeyGroupState, Operator, StepOutput, Tables
+from tidegate.operators.operator import KeyGroupState, Operator, StepOutput, Tables, TimeProgress
 from tidegate.operators.watermark import (
-    END_US,
+    END_OF_INPUT_US,
     Origin,
     WatermarkTracker,
     WatermarkUpdate,
@@ -20,7 +20,7 @@ from tidegate.state import codec
 from tidegate.state.state_file import StateBackend
 
 # The key of the header: the watermarks, the operator's fingerprint and the small state.
-_HEADER_KEY = "head"
+_HEADER_KEY = "header"
 _HEADER = struct.Struct("<I8s")
 # How often an operator in processing time runs without rows if it has no windows.
 _POLL_US = 1_000_000
@@ -28,8 +28,8 @@ Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class EpochResult:
-    """The output of an epoch, the operator's own watermark update, and numbers for status."""
+class KeyGroupResult:
+    """The result of an epoch in one key group: rows, the operator's watermark update, a report."""
 
     output: StepOutput
     update: WatermarkUpdate | None
@@ -37,10 +37,10 @@ class EpochResult:
 
 
 @dataclass(frozen=True)
-class Runner:
-    """Runs an operator; `id` is also the origin of the watermark updates that it emits."""
+class OperatorRunner:
+    """Runs the epochs of an operator. Its watermark updates have the origin `origin_id`."""
 
-    id: int
+    origin_id: int
     operator: Operator
     ports: tuple[tuple[Origin, ...], ...]
     # Windows in processing time: the processing time of the epochs takes the watermark's place.
@@ -57,42 +57,42 @@ class Runner:
             self.operator.name, self.canonical_form, *self.operator.state_format()
         )
 
-    def run(
+    def run_epoch(
         self,
         backend: StateBackend,
         inputs: Sequence[Sequence[Tables]],
         updates: Sequence[WatermarkUpdate],
         now_us: int | None,
         key_group: int = 0,
-    ) -> EpochResult:
-        """Run one epoch. All state is in `backend`."""
+    ) -> KeyGroupResult:
+        """Run one epoch in one key group. All state is in `backend`."""
         tracker, state, discarded = self._load(backend, key_group == 0)
         previous_us = self._watermark_us(tracker)
-        tracker.step(latest_updates(updates), now_us)
+        tracker.advance(latest_updates(updates), now_us)
         watermark_us = self._watermark_us(tracker)
-        epoch_time = EpochTime(previous_us, watermark_us, tracker.now_us)
-        output = self.operator.step(state, [list(parts) for parts in inputs], epoch_time)
+        progress = TimeProgress(previous_us, watermark_us, tracker.now_us)
+        output = self.operator.step(state, [list(parts) for parts in inputs], progress)
         self._save(backend, tracker, state)
         update = None
         if watermark_us is not None:
-            delay_us = 0 if watermark_us == END_US else self.output_watermark_delay_us
-            update = WatermarkUpdate(self.id, 0, watermark_us - delay_us, tracker.idle)
+            delay_us = 0 if watermark_us == END_OF_INPUT_US else self.output_watermark_delay_us
+            update = WatermarkUpdate(self.origin_id, 0, watermark_us - delay_us, tracker.idle)
         report = {
             "operator": self.operator.name,
             "watermark_us": watermark_us,
             "late_rows": state.late_rows,
             "discarded": int(discarded or state.meta.get("discarded", 0)),
             "timer_us": self._timer_us(tracker, state),
-            **state.gauges,
+            **state.metrics,
         }
-        return EpochResult(output, update, report)
+        return KeyGroupResult(output, update, report)
 
     def _timer_us(self, tracker: WatermarkTracker, state: KeyGroupState) -> int | None:
-        """Return the processing time at which an epoch is needed even if no rows arrive."""
-        if tracker.watermark_us == END_US:
+        """Return the next timer: when an epoch is needed even if no rows arrive."""
+        if tracker.watermark_us == END_OF_INPUT_US:
             return None
         times = [tracker.next_idle_us(), state.timer_us]
-        if self.by_processing_time and state.gauges.get("rows", 0):
+        if self.by_processing_time and state.metrics.get("rows", 0):
             # Windows in processing time close at multiples of the pane; others have to poll.
             panes = getattr(self.operator, "panes", None)
             width = panes.width_us if panes is not None and panes.width_us > 1 else _POLL_US
@@ -101,7 +101,7 @@ class Runner:
         return min((time for time in times if time is not None), default=None)
 
     def _watermark_us(self, tracker: WatermarkTracker) -> int | None:
-        if not self.by_processing_time or tracker.watermark_us == END_US:
+        if not self.by_processing_time or tracker.watermark_us == END_OF_INPUT_US:
             return tracker.watermark_us
         return tracker.now_us or None
 

@@ -57,7 +57,7 @@ class VectorConstant:
 
 
 @dataclass(frozen=True)
-class Cast:
+class VectorCast:
     """A cast that cannot lose information."""
 
     input: Vector
@@ -68,7 +68,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class OneOf:
+class VectorInList:
     """IN with a list of values, none of them NULL; the result for NULL is NULL."""
 
     input: Vector

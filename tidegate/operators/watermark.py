@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 # The watermark of an input that has ended.
-END_US = 2**63 - 1
+END_OF_INPUT_US = 2**63 - 1
 # The watermark of a partition that exists but has not had a row: it holds the watermark back.
-NO_ROWS_US = -(2**63)
+NO_WATERMARK_US = -(2**63)
 _UPDATE = struct.Struct("<iiqB")
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
@@ -75,7 +75,7 @@ class _Partition:
 
 @dataclass
 class WatermarkTracker:
-    """The watermark of each input port and of the operator; `step` advances them.
+    """The watermark of each input port and of the operator; `advance` applies updates.
 
     A port has the smallest watermark of its partitions that are not idle, the operator the smallest
     of its ports that are not idle. Watermarks never go back.
@@ -92,7 +92,7 @@ class WatermarkTracker:
     def __post_init__(self) -> None:
         self.port_watermarks = self.port_watermarks or [None] * len(self.ports)
 
-    def step(self, updates: Sequence[WatermarkUpdate], now_us: int | None) -> None:
+    def advance(self, updates: Sequence[WatermarkUpdate], now_us: int | None) -> None:
         """Apply the updates of an epoch; `now_us` is its processing time, the same on replay."""
         previous_us = self.now_us
         if now_us is not None:
@@ -101,7 +101,7 @@ class WatermarkTracker:
         for update in updates:
             key = (update.origin, update.partition)
             partition = self.partitions.get(key)
-            if partition is not None and update.watermark_us == NO_ROWS_US:
+            if partition is not None and update.watermark_us == NO_WATERMARK_US:
                 continue
             watermark_us = (
                 update.watermark_us
@@ -109,19 +109,19 @@ class WatermarkTracker:
                 else max(update.watermark_us, partition.watermark_us)
             )
             self.partitions[key] = _Partition(watermark_us, self.now_us)
-        self._end({update.origin for update in updates if update.watermark_us == END_US})
+        self._end({update.origin for update in updates if update.watermark_us == END_OF_INPUT_US})
         # Partitions that became idle since the last epoch did so one after the other, each of which
         # may have released the watermark. A partition that reports idle has reported its watermark
         # before.
         for idle_us in [at for at in self._idle_times(previous_us) if at <= self.now_us]:
-            self._advance(idle_us)
-        self._advance(self.now_us)
+            self._advance_to(idle_us)
+        self._advance_to(self.now_us)
         for update in updates:
             self.partitions[update.origin, update.partition].idle |= update.idle
         if any(update.idle for update in updates):
-            self._advance(self.now_us)
+            self._advance_to(self.now_us)
 
-    def _advance(self, at_us: int) -> None:
+    def _advance_to(self, at_us: int) -> None:
         """Advance the watermarks to their values at a processing time."""
         active = []
         for port, origins in enumerate(self.ports):
@@ -144,7 +144,7 @@ class WatermarkTracker:
         """End all partitions of origins that have ended."""
         for (origin, _), partition in self.partitions.items():
             if origin in origins:
-                partition.watermark_us = END_US
+                partition.watermark_us = END_OF_INPUT_US
 
     def _port_watermark(self, origins: tuple[Origin, ...], at_us: int) -> tuple[int | None, bool]:
         """Return the watermark of a port and whether all its origins are idle."""
@@ -164,7 +164,7 @@ class WatermarkTracker:
         active = [partition for partition in partitions if not _is_idle(partition, origin, at_us)]
         if active:
             lowest = min(partition.watermark_us for partition in active)
-            return (lowest if lowest != NO_ROWS_US else None), False
+            return (lowest if lowest != NO_WATERMARK_US else None), False
         if partitions:
             return None, True
         # An origin without partitions is idle if it had no rows for `idle_timeout_us`.
@@ -188,7 +188,8 @@ class WatermarkTracker:
             times |= {
                 partition.updated_us + origin.idle_timeout_us + 1
                 for partition in partitions
-                if partition.watermark_us != END_US and not _is_idle(partition, origin, since_us)
+                if partition.watermark_us != END_OF_INPUT_US
+                and not _is_idle(partition, origin, since_us)
             }
             if (
                 not partitions
@@ -205,9 +206,9 @@ class WatermarkTracker:
                 [origin, number, partition.watermark_us, partition.updated_us, partition.idle]
                 for (origin, number), partition in sorted(self.partitions.items())
             ],
-            "began_us": self.started_us,
+            "started_us": self.started_us,
             "now_us": self.now_us,
-            "marks": self.port_watermarks,
+            "port_watermarks": self.port_watermarks,
             "watermark_us": self.watermark_us,
             "idle": self.idle,
         }
@@ -217,6 +218,7 @@ class WatermarkTracker:
     def from_bytes(cls, ports: tuple[tuple[Origin, ...], ...], data: bytes) -> WatermarkTracker:
         """Restore what `to_bytes` has written; port watermarks only if the ports are the same."""
         content = json.loads(data)
+        port_watermarks = content["port_watermarks"]
         partitions = {
             (origin, number): _Partition(watermark_us, updated_us, idle)
             for origin, number, watermark_us, updated_us, idle in content["partitions"]
@@ -224,16 +226,16 @@ class WatermarkTracker:
         return cls(
             ports,
             partitions,
-            content["began_us"],
+            content["started_us"],
             content["now_us"],
-            content["marks"] if len(content["marks"]) == len(ports) else [],
+            port_watermarks if len(port_watermarks) == len(ports) else [],
             content["watermark_us"],
             content["idle"],
         )
 
 
 def _is_idle(partition: _Partition, origin: Origin, at_us: int) -> bool:
-    if partition.watermark_us == END_US:
+    if partition.watermark_us == END_OF_INPUT_US:
         return False
     if partition.idle:
         return True

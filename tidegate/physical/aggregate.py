@@ -30,8 +30,8 @@ from tidegate.sql.quoting import quote_identifier
 from tidegate.sql.statements import EmitMode
 
 if TYPE_CHECKING:
-    from tidegate.operators.aggregate.groups import Aggregator, GroupSpec, OutputColumn, Panes
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.aggregate.groups import Aggregator, GroupSpec, OutputColumn, WindowPanes
+    from tidegate.operators.late_rows import LateRowFormat
     from tidegate.operators.operator import Operator
 
 # 1 for a row that is added, −1 for one that is retracted.
@@ -44,7 +44,8 @@ class OutputField:
     """Where an output field comes from: a key, a result, or a time of the window."""
 
     kind: str
-    index: int
+    index: int = 0
+    offset_us: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class AggregatePlan:
 
     node: n.Aggregate
     input: n.Node
-    # None without windows, when groups are never closed. DUE: a column contains the time.
+    # None without windows, when groups are never closed. CLOSING_TIME: a column contains the time.
     window: n.WindowSpec | None
     by_pane: bool
     by_processing_time: bool
@@ -110,9 +111,9 @@ def _window_columns(spec: n.WindowSpec, names: list[str]) -> dict[str, OutputFie
     start, end, time = names
     fixed = spec.kind in (n.WindowKind.TUMBLE, n.WindowKind.HOP)
     return {
-        start: OutputField("due", -spec.size_us) if fixed else OutputField("start", 0),
-        end: OutputField("due", 0),
-        time: OutputField("due", -1),
+        start: OutputField("end", offset_us=-spec.size_us) if fixed else OutputField("start"),
+        end: OutputField("end"),
+        time: OutputField("end", offset_us=-1),
     }
 
 
@@ -124,7 +125,7 @@ def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregateP
         return AggregatePlan(node, node.input, None, False, False, None, keys, outputs, calls)
     delta = _closes_after_us(item)
     at = unix_micros_sql(to_sql(node.keys[node.key_fields.index(item)]))
-    keys, outputs = _keys(node, {item.id: OutputField("due", -delta)})
+    keys, outputs = _keys(node, {item.id: OutputField("end", offset_us=-delta)})
     pane = f"{at} + {delta}L" if delta else at
     by_processing_time = item.has_processing_time_window
     return AggregatePlan(
@@ -243,7 +244,7 @@ def build_groups(
 ) -> BuiltOperator:
     """Build the operator of an aggregate or of DISTINCT."""
     from tidegate.columns import PANE, WEIGHT
-    from tidegate.operators.aggregate.groups import Aggregator, Grid
+    from tidegate.operators.aggregate.groups import Aggregator, PaneGrid
 
     columns = PortColumns()
     if plan.time is not None:
@@ -261,7 +262,7 @@ def build_groups(
     made_of_panes = plan.window is not None and plan.session_gap_us is None
     grid = None
     if made_of_panes and plan.window is not None:
-        grid = Grid(_panes(plan).width_us, plan.window.offset_us)
+        grid = PaneGrid(_panes(plan).width_us, plan.window.offset_us)
     partials = _partials(plan, columns, groups) if late is None else None
     port = columns.port(
         plan.input,
@@ -326,45 +327,49 @@ def _first_grouping_set(plan: AggregatePlan) -> tuple[int, int] | None:
     return keys.index(quote_identifier(first[0])), first[1]
 
 
-def _panes(plan: AggregatePlan) -> Panes:
-    from tidegate.operators.aggregate.groups import Panes
+def _panes(plan: AggregatePlan) -> WindowPanes:
+    from tidegate.operators.aggregate.groups import WindowPanes
 
     spec = plan.window
     if spec is None:
         item = plan.node.closing_key
         whole = item.window if item is not None and item.has_fixed_length_window else None
-        return Panes("DUE") if whole is None else Panes("DUE", whole.size_us)
+        return (
+            WindowPanes("CLOSING_TIME")
+            if whole is None
+            else WindowPanes("CLOSING_TIME", whole.size_us)
+        )
     if plan.session_gap_us is not None:
-        return Panes("DUE")
-    return Panes(spec.kind.value, spec.size_us, spec.slide_us, spec.offset_us)
+        return WindowPanes("CLOSING_TIME")
+    return WindowPanes(spec.kind.value, spec.size_us, spec.slide_us, spec.offset_us)
 
 
 def _operator(
     plan: AggregatePlan,
     spec: GroupSpec,
-    late: LateRows | None,
+    late: LateRowFormat | None,
     context: BuildContext,
     name: str,
     with_op: bool,
 ) -> Operator:
-    from tidegate.operators.aggregate.groups import Layout
-    from tidegate.operators.aggregate.keyed import KeyedAggregate
-    from tidegate.operators.aggregate.sessions import SessionAggregate, UpdatingSessions
+    from tidegate.operators.aggregate.groups import OutputLayout
+    from tidegate.operators.aggregate.sessions import RetractingSessionAggregate, SessionAggregate
+    from tidegate.operators.aggregate.updating import UpdatingAggregate
     from tidegate.operators.aggregate.window import WindowAggregate
 
     node, limits = plan.node, context.limits
     emit = node.emit
     panes = _panes(plan)
-    layout = Layout(_output(plan, context.types), panes, with_op)
+    layout = OutputLayout(_output(plan, context.types), panes, with_op)
     gap = plan.session_gap_us
     if gap is not None:
-        sessions = UpdatingSessions if spec.retracts else SessionAggregate
+        sessions = RetractingSessionAggregate if spec.retracts else SessionAggregate
         return sessions(spec, gap, layout, node.lateness_us, plan.emits_updates, late, limits)
     if plan.by_pane and not plan.emits_updates:
         return WindowAggregate(spec, panes, layout, node.lateness_us, late, limits, name)
     every = emit.every_us if emit is not None and emit.mode is EmitMode.EVERY else None
     at_end = not plan.emits_updates and not plan.by_pane
-    return KeyedAggregate(
+    return UpdatingAggregate(
         spec,
         layout,
         panes if plan.by_pane else None,
@@ -384,17 +389,17 @@ def _output(plan: AggregatePlan, types: Types) -> tuple[OutputColumn, ...]:
 
     kinds = types.columns(plan.node)
     return tuple(
-        OutputColumn(output.kind, output.index, kind)
+        OutputColumn(output.kind, output.index, kind, output.offset_us)
         for output, kind in zip(plan.outputs, kinds, strict=True)
     )
 
 
-def _late(plan: AggregatePlan, columns: PortColumns, types: Types, name: str) -> LateRows:
+def _late(plan: AggregatePlan, columns: PortColumns, types: Types, name: str) -> LateRowFormat:
     """Return late rows with all columns of the node."""
     import pyarrow as pa
 
     from tidegate.columns import HASH, PANE, WEIGHT
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
 
     fields = [
         pa.field(name, pa.int64() if name == WEIGHT else types.of(columns.sql_of(column)))
@@ -404,7 +409,7 @@ def _late(plan: AggregatePlan, columns: PortColumns, types: Types, name: str) ->
     needed = pa.schema([(PANE, pa.int64()), (HASH, pa.int64()), *fields])
     late_columns = column_sql(plan.input)
     columns.add_all("l", late_columns)
-    return LateRows(name, needed, tuple(types.all(late_columns)))
+    return LateRowFormat(name, needed, tuple(types.all(late_columns)))
 
 
 KIND = OperatorKind(

@@ -231,10 +231,10 @@ def _by_watermark(node: n.Join, keys: list[str], context: BuildContext) -> Opera
 def _with_late(join: AsofJoin) -> AsofJoin:
     import pyarrow as pa
 
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
 
     left, right = (
-        LateRows(f"{join.name} ({side})", pa.schema([]), join.columns[port])
+        LateRowFormat(f"{join.name} ({side})", pa.schema([]), join.columns[port])
         for port, side in enumerate(("left", "right"))
     )
     return replace(join, late_rows=(left, right))
@@ -276,23 +276,23 @@ def _base_columns(node: n.Join, port: int, keys: list[str], types: Types) -> Por
 
 
 def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortSchema:
-    from tidegate.columns import PANE, WEIGHT
+    from tidegate.columns import STORE_TIME, WEIGHT
 
     columns = _base_columns(node, 0, keys, types)
-    columns.add(PANE, unix_micros_sql(_values(node)[0]))
+    columns.add(STORE_TIME, unix_micros_sql(_values(node)[0]))
     if carries_op(node.left):
         columns.add(WEIGHT, WEIGHT_SQL)
     return columns.port(node.left, hash_columns=columns.keys)
 
 
 def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortSchema:
-    from tidegate.columns import PANE
-    from tidegate.operators.join.asof import ALIVE
+    from tidegate.columns import STORE_TIME
+    from tidegate.operators.join.asof import IS_VERSION
 
     columns = _base_columns(node, 1, keys, types)
-    columns.add(PANE, unix_micros_sql(_values(node)[1]))
+    columns.add(STORE_TIME, unix_micros_sql(_values(node)[1]))
     if _has_tombstones(node):
-        columns.add(ALIVE, _alive_sql(node))
+        columns.add(IS_VERSION, _alive_sql(node))
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
     return columns.port(node.right, hash_columns=columns.keys, arrival=True)

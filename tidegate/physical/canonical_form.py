@@ -3,7 +3,7 @@
 It covers an operator and everything below it, down to the sources, field by field. Names that a
 query gives to columns are not part of it, and neither are positions in the SQL. The text does not
 depend on how libraries print objects, because an upgrade must not change it. Its hash is the
-fingerprint of the operator (`Runner.fingerprint`).
+fingerprint of the operator (`OperatorRunner.fingerprint`).
 """
 
 from __future__ import annotations

@@ -55,15 +55,15 @@ def sql(node: n.Hold, writer: SqlWriter) -> str:
 def build(node: n.Hold, context: BuildContext) -> BuiltOperator:
     import pyarrow as pa
 
-    from tidegate.columns import PANE
+    from tidegate.columns import STORE_TIME
     from tidegate.operators.hold import HoldOperator, hash_columns
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
 
     columns = PortColumns()
     end = unix_micros_sql(quote_identifier(node.end_id))
     # A row without a window is emitted when the watermark passes its event time.
     waits = node.field(node.end_id).role is n.Role.TIME
-    columns.add(PANE, f"{end} + 1L" if waits else end)
+    columns.add(STORE_TIME, f"{end} + 1L" if waits else end)
     names = column_sql(node)
     columns.add_all("c", names)
     with_op = carries_op(node.input)
@@ -77,7 +77,7 @@ def build(node: n.Hold, context: BuildContext) -> BuiltOperator:
     original = len(window.input.fields) if window is not None else len(names)
     late = None
     if context.keeps_late:
-        late = LateRows(operator_name(node), output, tuple(output.types[:original]))
+        late = LateRowFormat(operator_name(node), output, tuple(output.types[:original]))
     start = f"c{len(names) - 3}" if window is not None else None
     operator = HoldOperator(output, start=start, late_rows=late, limits=context.limits)
     port = columns.port(node.input, hash_columns=hash_columns(output))

@@ -322,10 +322,10 @@ def _with_late(join: IntervalJoin, node: n.Join) -> IntervalJoin:
     """Add late rows, which have the columns of their input and the window as the reason."""
     import pyarrow as pa
 
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
 
     left, right = (
-        LateRows(f"{join.name} ({side})", pa.schema([]), join.columns[port])
+        LateRowFormat(f"{join.name} ({side})", pa.schema([]), join.columns[port])
         for port, side in enumerate(("left", "right"))
     )
     starts: tuple[str | None, str | None] = (None, None)
@@ -340,12 +340,12 @@ def _window_start(side: n.Node) -> str | None:
 
 
 def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortSchema:
-    from tidegate.columns import PANE, WEIGHT
+    from tidegate.columns import STORE_TIME, WEIGHT
 
     side = plan.node.inputs[port]
     columns = PortColumns()
     if plan.times is not None:
-        columns.add(PANE, plan.times[port])
+        columns.add(STORE_TIME, plan.times[port])
     keys = [
         key if types.name(key) == kind else f"CAST({key} AS {kind})"
         for key, kind in zip(plan.keys[port], common, strict=True)

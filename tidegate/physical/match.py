@@ -29,7 +29,7 @@ from tidegate.sql.quoting import quote_identifier
 from tidegate.types import ChangelogKind, format_duration
 
 if TYPE_CHECKING:
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
     from tidegate.operators.match.matcher import (
         AggregateMeasure,
         MatchOperator,
@@ -396,14 +396,14 @@ def sql(node: n.Match, writer: SqlWriter) -> str:
 
 
 def build(node: n.Match, context: BuildContext) -> BuiltOperator:
-    from tidegate.columns import PANE
+    from tidegate.columns import STORE_TIME
     from tidegate.operators.match.matcher import TIME, MatchOperator
 
     columns, types = PortColumns(), context.types
     plan = MatchPlan(node, types)
     spec = _spec(node, plan, types)
     item = node.time_field
-    columns.add(PANE, closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else ""))
+    columns.add(STORE_TIME, closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else ""))
     columns.add(TIME, unix_micros_sql(quote_identifier(item.id)))
     columns.add_all("k", [to_sql(part) for part in node.partition])
     columns.add_all("o", [ordered_by(part) for part in node.order[1:]])
@@ -419,11 +419,11 @@ def build(node: n.Match, context: BuildContext) -> BuiltOperator:
     )
 
 
-def _late(operator: MatchOperator, node: n.Match, types: Types) -> LateRows:
+def _late(operator: MatchOperator, node: n.Match, types: Types) -> LateRowFormat:
     """Return late rows unchanged."""
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
 
-    return LateRows(operator.name, operator.arrival_schema, tuple(types.columns(node.input)))
+    return LateRowFormat(operator.name, operator.arrival_schema, tuple(types.columns(node.input)))
 
 
 def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:

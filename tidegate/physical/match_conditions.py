@@ -21,13 +21,13 @@ from tidegate.operators.match.search import (
     Calculate,
     Coalesce,
     Compare,
+    ConditionExpression,
     Constant,
     Divide,
-    Input,
+    InputValue,
     IsNull,
     Not,
     Or,
-    Scalar,
 )
 from tidegate.physical.operator_kind import Rejection, Unrunnable
 from tidegate.sql import expressions as ex
@@ -63,7 +63,7 @@ _HINT = (
 class Typed:
     """An expression with the name of its type; intervals of days to seconds are one type."""
 
-    scalar: Scalar
+    scalar: ConditionExpression
     kind: str
 
 
@@ -83,7 +83,7 @@ def kind_named(name: str | None) -> str:
     return UNKNOWN
 
 
-def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
+def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> ConditionExpression:
     """Translate a condition over parts of these types; raises Unrunnable."""
     try:
         condition = _scalar(tree, kinds)
@@ -99,7 +99,7 @@ def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     tree = tree.unnest()
     if isinstance(tree, exp.Column):
         position = int(tree.name[1:])
-        return Typed(Input(position), kinds[position])
+        return Typed(InputValue(position), kinds[position])
     for kind, translate in _TRANSLATED.items():
         if isinstance(tree, kind):
             return translate(tree, kinds)
@@ -132,7 +132,9 @@ def _comparison(
     return Typed(Compare(sign, one, other, doubles), "BOOLEAN")
 
 
-def _to_common_type(one: Typed, other: Typed, tree: exp.Expr) -> tuple[Scalar, Scalar, bool]:
+def _to_common_type(
+    one: Typed, other: Typed, tree: exp.Expr
+) -> tuple[ConditionExpression, ConditionExpression, bool]:
     """Return two values in the type in which Spark compares them, and whether that is double."""
     pair = (one.kind, other.kind)
     whole = all(kind in _INTEGERS for kind in pair)
@@ -165,7 +167,7 @@ def _digits(kind: str) -> tuple[int, int]:
     return (int(match.group(1)), int(match.group(2))) if match else (_DIGITS[kind], 0)
 
 
-def _as_double(value: Typed, other: Typed, tree: exp.Expr) -> Scalar:
+def _as_double(value: Typed, other: Typed, tree: exp.Expr) -> ConditionExpression:
     """Convert a number that is combined with a double; Spark computes FLOAT in other ways."""
     pair = (value.kind, other.kind)
     if "DOUBLE" in pair and (value.kind in _FLOATING or _is_exact(value.kind)):
@@ -173,7 +175,7 @@ def _as_double(value: Typed, other: Typed, tree: exp.Expr) -> Scalar:
     raise _unlike(value, other, tree)
 
 
-def _double(value: Typed) -> Scalar:
+def _double(value: Typed) -> ConditionExpression:
     if isinstance(value.scalar, Constant):
         return Constant(float(value.scalar.value))
     return value.scalar if value.kind in (*_FLOATING, UNKNOWN) else AsDouble(value.scalar)
@@ -250,7 +252,7 @@ def _logical(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], 
     return translate
 
 
-def _condition(tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
+def _condition(tree: exp.Expr, kinds: Sequence[str]) -> ConditionExpression:
     condition = _scalar(tree, kinds)
     if condition.kind not in ("BOOLEAN", UNKNOWN):
         raise _Untranslatable(f"{condition.kind} is not true or false", tree)
@@ -273,7 +275,7 @@ def _null_safe_equal(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
         _scalar(tree.this, kinds), _scalar(tree.expression, kinds), tree
     )
     both = And(IsNull(one), IsNull(other))
-    same: Scalar = Coalesce((Compare("=", one, other, doubles), both))
+    same: ConditionExpression = Coalesce((Compare("=", one, other, doubles), both))
     return Typed(Not(same) if isinstance(tree, exp.NullSafeNEQ) else same, "BOOLEAN")
 
 
@@ -292,7 +294,7 @@ def _in_list(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
         raise _Untranslatable("IN across rows needs a list", tree)
     if any(value.kind == "DOUBLE" for value in values):
         values = [Typed(_double(v), "DOUBLE") if _is_exact(v.kind) else v for v in values]
-    result: Scalar | None = None
+    result: ConditionExpression | None = None
     for value in values[1:]:
         one, other, doubles = _to_common_type(values[0], value, tree)
         same = Compare("=", one, other, doubles)

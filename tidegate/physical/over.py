@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.operators.kernels.ordering import Ordering
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
     from tidegate.operators.operator import Operator
     from tidegate.operators.over.frames import Frame
     from tidegate.operators.over.functions import OverFunction, OverSpec
@@ -228,13 +228,13 @@ def typed_function(function: exp.Expr) -> exp.Expr:
 
 
 def build(node: n.Over, context: BuildContext) -> BuiltOperator:
-    from tidegate.columns import PANE
+    from tidegate.columns import STORE_TIME
     from tidegate.operators.over.history import ENDS
 
     columns = PortColumns()
     pane = _pane(node)
     if pane is not None:
-        columns.add(PANE, pane)
+        columns.add(STORE_TIME, pane)
     closes = node.closing_field
     by_time = node.mode is n.OverMode.TIME
     if by_time and closes is not None:
@@ -281,7 +281,7 @@ def _moment(item: n.Field) -> str:
 
 
 def _operator(node: n.Over, spec: OverSpec, context: BuildContext) -> Any:
-    from tidegate.operators.over.partitions import WholePartitions
+    from tidegate.operators.over.partitions import PartitionWindowFunctions
     from tidegate.operators.over.streaming import OverOperator
     from tidegate.operators.top_n.updating import UpdatingTopN
     from tidegate.operators.top_n.window import WindowTopN
@@ -290,7 +290,7 @@ def _operator(node: n.Over, spec: OverSpec, context: BuildContext) -> Any:
     closes = node.closing_field is not None
     if node.mode is n.OverMode.TIME:
         return OverOperator(spec, closes, node.ttl_us, limits=limits, name=name)
-    whole, start = WholePartitions(spec), _start(node)
+    whole, start = PartitionWindowFunctions(spec), _start(node)
     if node.mode is n.OverMode.WINDOW:
         return WindowTopN(whole, limits=limits, start=start, name=name)
     changes = node.mode is n.OverMode.CHANGES
@@ -317,19 +317,19 @@ def _start(node: n.Over) -> str | None:
     return None
 
 
-def _late(operator: Any, spec: OverSpec) -> LateRows:
+def _late(operator: Any, spec: OverSpec) -> LateRowFormat:
     """Return late rows unchanged."""
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
 
-    return LateRows(operator.name, _needed(operator), spec.columns)
+    return LateRowFormat(operator.name, _needed(operator), spec.columns)
 
 
 def _needed(operator: Operator) -> pa.Schema:
     """Return the schema of the packed columns, without the counter."""
-    from tidegate.columns import SEEN
+    from tidegate.columns import INPUT_ROWS
 
     schema = operator.shuffle_schemas[0][0]
-    index = schema.get_field_index(SEEN)
+    index = schema.get_field_index(INPUT_ROWS)
     return schema if index < 0 else schema.remove(index)
 
 

@@ -48,7 +48,7 @@ from tidegate.sql.quoting import quote_identifier
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.operators.runner import Runner
+    from tidegate.operators.runner import OperatorRunner
 
 
 # ---- LATE DATA TO: the late rows of operators, with the columns of one stream.
@@ -469,9 +469,9 @@ def _is_event_time(stage: Stage, time_id: str | None) -> bool:
 # ---- The runner of an operator.
 
 
-def runner_of(plan: OperatorPlan) -> Runner:
+def runner_of(plan: OperatorPlan) -> OperatorRunner:
     """Return the runner of an operator. It identifies origins by their port and position."""
-    from tidegate.operators.runner import Runner
+    from tidegate.operators.runner import OperatorRunner
 
     origins = tuple(
         tuple(
@@ -480,7 +480,7 @@ def runner_of(plan: OperatorPlan) -> Runner:
         )
         for number, port in enumerate(plan.ports)
     )
-    return Runner(
+    return OperatorRunner(
         plan.number,
         plan.operator,
         origins,

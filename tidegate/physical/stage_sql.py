@@ -38,7 +38,7 @@ from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
-    from tidegate.operators.aggregate.groups import Grid
+    from tidegate.operators.aggregate.groups import PaneGrid
 
 Leaf = Callable[[n.Node], str | None]
 
@@ -545,7 +545,7 @@ class PortSchema:
     stage: tuple[tuple[str, str], ...]
     # The columns of the operator, as (name in the operator, name in the stage).
     columns: tuple[tuple[str, str], ...]
-    grid: Grid | None = None
+    grid: PaneGrid | None = None
     # The column whose value is the pane, before the grid; often the event time itself.
     time_id: str | None = None
     # The columns of the hash, after pre-aggregation.

@@ -21,7 +21,7 @@ from tidegate.sql.quoting import quote_identifier
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
     from tidegate.operators.operator import Limits, Operator
     from tidegate.operators.top_n.window import Ranking
 
@@ -148,14 +148,14 @@ def sql(node: n.TopN, writer: SqlWriter) -> str:
 
 
 def build(node: n.TopN, context: BuildContext) -> BuiltOperator:
-    from tidegate.columns import PANE
+    from tidegate.columns import STORE_TIME
     from tidegate.operators.top_n.window import Ranking
 
     types = context.types
     columns = PortColumns()
     pane = _pane(node)
     if pane is not None:
-        columns.add(PANE, pane)
+        columns.add(STORE_TIME, pane)
     keys = [to_sql(part) for part in node.partition]
     columns.add_all("k", keys)
     columns.add_all("o", [ordered_by(part) for part in node.order])
@@ -200,7 +200,9 @@ def _pane(node: n.TopN) -> str | None:
     return closing_sql(time) + (" + 1L" if time.role is n.Role.TIME else "")
 
 
-def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Limits) -> Operator:
+def _operator(
+    node: n.TopN, ranking: Ranking, late: LateRowFormat | None, limits: Limits
+) -> Operator:
     from tidegate.operators.top_n.dedup import Deduplicate
     from tidegate.operators.top_n.updating import UpdatingTopN
     from tidegate.operators.top_n.window import WindowTopN
@@ -232,21 +234,21 @@ def _late(
     keys: list[pa.DataType],
     orders: list[pa.DataType],
     rows: list[pa.DataType],
-) -> LateRows:
+) -> LateRowFormat:
     """Return late rows unchanged."""
     import pyarrow as pa
 
-    from tidegate.columns import HASH, PANE
+    from tidegate.columns import HASH, STORE_TIME
     from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
-    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.late_rows import LateRowFormat
 
-    needed = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
+    needed = [pa.field(STORE_TIME, pa.int64()), pa.field(HASH, pa.int64())]
     for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):
         needed += [pa.field(f"{letter}{index}", kind) for index, kind in enumerate(kinds)]
     needed += [pa.field(OP, pa.string())] if carries_op(node.input) else []
     needed += ARRIVAL_FIELDS
     columns.add_all("l", column_sql(node.input))
-    return LateRows(operator_name(node), pa.schema(needed), tuple(rows))
+    return LateRowFormat(operator_name(node), pa.schema(needed), tuple(rows))
 
 
 def _start(node: n.TopN) -> str | None:

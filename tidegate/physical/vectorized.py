@@ -28,12 +28,12 @@ from tidegate.columns import (
     SELECTED,
 )
 from tidegate.operators.vectorized import (
-    Cast,
-    OneOf,
     Vector,
     VectorCall,
+    VectorCast,
     VectorColumn,
     VectorConstant,
+    VectorInList,
     VectorStage,
 )
 from tidegate.physical.stage_sql import PortSchema, carries_op, emits_upserts, may_split_updates
@@ -149,16 +149,16 @@ def _as(value: TypedVector, kind: str) -> TypedVector:
         return value
     if isinstance(value.vector, VectorConstant):
         return _constant(value.vector.value, kind)
-    return TypedVector(Cast(value.vector, arrow_type(kind)), kind)
+    return TypedVector(VectorCast(value.vector, arrow_type(kind)), kind)
 
 
 def _arithmetic(tree: exp.Expr, columns: Columns) -> TypedVector:
     shift = ex.interval_micros(tree.expression) if isinstance(tree, exp.Add | exp.Sub) else None
     left = translated(tree.this, columns)
     if shift is not None and left.kind == "TIMESTAMP":
-        micros = Cast(left.vector, arrow_type("BIGINT"))
+        micros = VectorCast(left.vector, arrow_type("BIGINT"))
         shifted = VectorCall(_ARITHMETIC[type(tree)], (micros, _constant(shift, "BIGINT").vector))
-        return TypedVector(Cast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
+        return TypedVector(VectorCast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
     right = translated(tree.expression, columns)
     if isinstance(tree, exp.Mul) and (_is_decimal(left) or _is_decimal(right)):
         return _product(left, right)
@@ -258,7 +258,9 @@ def _in_list(tree: exp.Expr, columns: Columns) -> TypedVector:
     if not all(isinstance(item, VectorConstant) and item.value is not None for item in constants):
         raise Untranslatable("IN")
     alternatives = tuple(item.value for item in constants if isinstance(item, VectorConstant))
-    return TypedVector(OneOf(operand.vector, alternatives, arrow_type(operand.kind)), "BOOLEAN")
+    return TypedVector(
+        VectorInList(operand.vector, alternatives, arrow_type(operand.kind)), "BOOLEAN"
+    )
 
 
 def _cast(tree: exp.Expr, columns: Columns) -> TypedVector:
@@ -292,11 +294,11 @@ def _call(tree: exp.Expr, columns: Columns) -> TypedVector:
     parts = [translated(part, columns) for part in tree.expressions]
     kinds = {part.kind for part in parts}
     if name == "UNIX_MICROS" and kinds == {"TIMESTAMP"} and len(parts) == 1:
-        return TypedVector(Cast(parts[0].vector, arrow_type("BIGINT")), "BIGINT")
+        return TypedVector(VectorCast(parts[0].vector, arrow_type("BIGINT")), "BIGINT")
     if name in _MICROS and kinds <= set(_INTEGERS) and len(parts) == 1:
         factor = _constant(_MICROS[name], "BIGINT").vector
         micros = VectorCall("*", (_as(parts[0], "BIGINT").vector, factor))
-        return TypedVector(Cast(micros, arrow_type("TIMESTAMP")), "TIMESTAMP")
+        return TypedVector(VectorCast(micros, arrow_type("TIMESTAMP")), "TIMESTAMP")
     if name == "COALESCE" and len(kinds) == 1 and kinds <= set(_PLAIN):
         return TypedVector(
             VectorCall("coalesce", tuple(part.vector for part in parts)), parts[0].kind
@@ -436,12 +438,12 @@ def _window(node: n.Node, input_rows: _Rows) -> _Rows:
     time = translated(node.time, input_rows.columns)
     if spec.kind is not n.WindowKind.TUMBLE or spec.processing_time or time.kind != "TIMESTAMP":
         raise Untranslatable(node.label())
-    us = Cast(time.vector, arrow_type("BIGINT"))
+    us = VectorCast(time.vector, arrow_type("BIGINT"))
     start = VectorCall("floor", (us, _micros(spec.offset_us), _micros(spec.size_us)))
     end = VectorCall("+", (start, _micros(spec.size_us)))
     last = VectorCall("-", (end, _micros(1)))
     window_columns = {
-        item.id: TypedVector(Cast(bound, arrow_type("TIMESTAMP")), "TIMESTAMP")
+        item.id: TypedVector(VectorCast(bound, arrow_type("TIMESTAMP")), "TIMESTAMP")
         for item, bound in zip(node.fields[-3:], (start, end, last), strict=True)
     }
     timed = VectorCall("not", (VectorCall("is null", (us,)),))
@@ -510,7 +512,7 @@ def source_vectors(node: ScanNode, source: Source) -> SourceVectors | None:
             time = source_columns.of(source.watermark.column)
             if time.kind != "TIMESTAMP":
                 return None
-        micros = Cast(time.vector, arrow_type("BIGINT")) if time is not None else None
+        micros = VectorCast(time.vector, arrow_type("BIGINT")) if time is not None else None
         return SourceVectors(columns, required, micros, source.options["max_future"])
     except Untranslatable:
         return None

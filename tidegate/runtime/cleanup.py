@@ -127,7 +127,7 @@ def parked_streams(directory: DataDirectory, is_declared: IsDeclared) -> dict[st
     """Return the parked streams of each pipeline that has some."""
     parked = {}
     for pipeline in directory.pipeline_names():
-        manifest = Manifests(directory.pipeline(pipeline)).load_newest_readable()
+        manifest = Manifests(directory.pipeline(pipeline)).load_newest_without_state_check()
         streams = manifest.streams if manifest is not None else {}
         names = [name for name in sorted(streams) if not is_declared(pipeline, name)]
         if names:

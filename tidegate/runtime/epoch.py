@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.catalog.objects import Sink
-from tidegate.checkpoint.manifest import Manifest, OperatorState, SinkState, StreamState
+from tidegate.checkpoint.manifest import (
+    Manifest,
+    OperatorCheckpoint,
+    SinkCheckpoint,
+    StreamCheckpoint,
+)
 from tidegate.connectors.base import InputRange, SourceConnector, Split
 from tidegate.runtime.planning import PipelineStream
 from tidegate.runtime.reconciliation import emitted_rows, late_offsets
@@ -157,7 +162,7 @@ def build_epoch_spec(
 
 # Counters of key groups that are added up. Of watermarks and timers the minimum counts, of all
 # others the maximum.
-_SUMMED = ("late_rows", "groups", "rows", "bytes", "unknown")
+_SUMMED = ("late_rows", "groups", "rows", "bytes", "unknown_retractions")
 
 
 @dataclass
@@ -233,12 +238,12 @@ class EpochReport:
         self.sizes[handle[0]] = report["size"]
         self.operator_reports.setdefault(key, []).append(report["report"])
 
-    def operator(self, key: str, previous: OperatorState) -> OperatorState:
+    def operator(self, key: str, previous: OperatorCheckpoint) -> OperatorCheckpoint:
         """Return the state of an operator after the epoch: the previous one if it did not run."""
         if key not in self.state_handles:
             return previous
         # Every key group steps in every epoch, so the handles are complete.
-        return OperatorState(
+        return OperatorCheckpoint(
             previous.stream,
             previous.name,
             previous.fingerprint,
@@ -292,7 +297,7 @@ def build_manifest(
     manifest = replace(
         previous,
         epoch=epoch_spec.epoch,
-        now_us=epoch_spec.now_us,
+        processing_time_us=epoch_spec.now_us,
         streams=stream_states,
         operators=operators,
     )
@@ -300,12 +305,12 @@ def build_manifest(
 
 
 def _stream_state(
-    state: StreamState,
+    state: StreamCheckpoint,
     stream: PipelineStream,
     ranges: Mapping[str, InputRange],
     reaches_end: bool,
     epoch_report: EpochReport,
-) -> StreamState:
+) -> StreamCheckpoint:
     report = epoch_report.stream(stream.name)
     report.rows_in += sum(input_range.rows or 0 for input_range in ranges.values())
     event_times_us = {**state.event_times_us}
@@ -325,11 +330,11 @@ def _stream_state(
 
 def _sink_states(
     manifest: Manifest, sinks: Mapping[str, tuple[PipelineStream, Sink]], report: EpochReport
-) -> dict[str, SinkState]:
+) -> dict[str, SinkCheckpoint]:
     """Return the states of all sinks. Detached sinks keep theirs to publish it when they return."""
     states = dict(manifest.sinks)
     for name, (stream, sink) in sinks.items():
-        state = SinkState(
+        state = SinkCheckpoint(
             stream.key,
             sink.connector,
             manifest.epoch,
@@ -337,5 +342,5 @@ def _sink_states(
             manifest.generation,
             emitted_rows(manifest, stream, sink),
         )
-        states[name] = state.following(manifest.sinks.get(name))
+        states[name] = state.with_last_epoch_of(manifest.sinks.get(name))
     return states

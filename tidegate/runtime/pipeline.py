@@ -372,7 +372,7 @@ class Pipeline:
     def _run(self, epoch: EpochPlan) -> None:
         started = time.monotonic()
         number = self._manifest.epoch + 1
-        now_us = max(_now_us(), self._manifest.now_us)
+        now_us = max(_now_us(), self._manifest.processing_time_us)
         epoch_spec = build_epoch_spec(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
         epoch_spec = replace(epoch_spec, lookups=self.lookups.snapshot_versions(self.context.spark))
         report = self._run_with_retries(epoch, epoch_spec)

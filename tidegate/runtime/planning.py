@@ -21,7 +21,7 @@ from tidegate.catalog.objects import (
     Stream,
 )
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.manifest import OperatorState, SourceState
+from tidegate.checkpoint.manifest import OperatorCheckpoint, SourceIdentity
 from tidegate.columns import OP
 from tidegate.connectors import view
 from tidegate.connectors.base import LookupConnector, StreamSchema
@@ -52,7 +52,7 @@ class PipelineStream:
     name: str
     typed: TypedPlan
     plan: PhysicalPlan
-    sources: Mapping[str, SourceState]
+    sources: Mapping[str, SourceIdentity]
     sinks: tuple[Sink, ...]
     # The side stream with its late rows, if it is declared.
     late_rows: SideStream | None = None
@@ -71,9 +71,9 @@ class PipelineStream:
     def key(self) -> str:
         return self.name.lower()
 
-    def operators(self) -> dict[int, tuple[str, OperatorState]]:
+    def operators(self) -> dict[int, tuple[str, OperatorCheckpoint]]:
         """Return the operators by number: their keys in manifests, and their initial states."""
-        operators: dict[int, tuple[str, OperatorState]] = {}
+        operators: dict[int, tuple[str, OperatorCheckpoint]] = {}
         keys: set[str] = set()
         for plan in self.plan.operators:
             fingerprint = runner_of(plan).fingerprint.hex()
@@ -81,7 +81,7 @@ class PipelineStream:
             while key in keys:
                 key = f"{base}.{len(keys)}"
             keys.add(key)
-            operators[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
+            operators[plan.number] = (key, OperatorCheckpoint(self.key, plan.name, fingerprint))
         return operators
 
     @property
@@ -177,7 +177,7 @@ class StreamPlanner:
         guarded = isinstance(declared, Stream) and declared.on_error == "dead_letter"
         plan = plan_physical(declared.name, typed, limits, keeps_late, guarded)
         scans = (scan for scan in plan.scans if scan.late_rows_of is None)
-        sources = dict(self._source_state(scan) for scan in scans)
+        sources = dict(self._source_identity(scan) for scan in scans)
         return PipelineStream(
             declared.name,
             typed,
@@ -221,12 +221,12 @@ class StreamPlanner:
         declared = self.catalog.get(stream)
         return declared.script if declared is not None else None
 
-    def _source_state(self, scan: ScanPlan) -> tuple[str, SourceState]:
+    def _source_identity(self, scan: ScanPlan) -> tuple[str, SourceIdentity]:
         source = self.source_of(scan)
         spec = CONNECTORS[source.connector].source
         names = spec.identity_options if spec is not None else ()
         options = {name: str(source.options[name]) for name in names}
-        return source.name.lower(), SourceState(source.connector, options)
+        return source.name.lower(), SourceIdentity(source.connector, options)
 
     def trigger_us(self, stream: str) -> int:
         """Return the trigger interval of a stream, or that of the settings."""

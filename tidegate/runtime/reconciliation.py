@@ -14,7 +14,12 @@ from typing import Any
 
 from tidegate.catalog.objects import SideKind, Sink, Stream
 from tidegate.catalog.options import Options
-from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
+from tidegate.checkpoint.manifest import (
+    Manifest,
+    OperatorCheckpoint,
+    SourceIdentity,
+    StreamCheckpoint,
+)
 from tidegate.connectors import view
 from tidegate.connectors.view import ViewSchema
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
@@ -42,7 +47,7 @@ def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> Reconcil
         new = dict(stream.operators().values())
         change = _find_change(stream, sources, state, old, new) if state is not None else None
         if state is None or (change is not None and stream.on_change == "restart"):
-            state, old = StreamState(uuid.uuid4().hex[:8]), {}
+            state, old = StreamCheckpoint(uuid.uuid4().hex[:8]), {}
         elif change is not None:
             warnings += [_discarded_warning(stream, o) for k, o in new.items() if k not in old]
         operators = {k: o for k, o in operators.items() if o.stream != stream.key}
@@ -58,13 +63,15 @@ def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> Reconcil
     return ReconciledManifest(manifest, warnings)
 
 
-def _inputs(stream: PipelineStream, states: Mapping[str, StreamState]) -> dict[str, SourceState]:
+def _inputs(
+    stream: PipelineStream, states: Mapping[str, StreamCheckpoint]
+) -> dict[str, SourceIdentity]:
     """Return the sources of a stream, including the streams whose late rows it reads.
 
     If one of these streams starts over, it has a new id, and its late rows are emitted again.
     """
     late = {
-        name: SourceState(LATE_ROWS, {"of": parent, "id": states[parent].id})
+        name: SourceIdentity(LATE_ROWS, {"of": parent, "id": states[parent].id})
         for name, parent in stream.late_inputs.items()
     }
     return {**stream.sources, **late}
@@ -72,10 +79,10 @@ def _inputs(stream: PipelineStream, states: Mapping[str, StreamState]) -> dict[s
 
 def _find_change(
     stream: PipelineStream,
-    sources: Mapping[str, SourceState],
-    state: StreamState,
-    old: Mapping[str, OperatorState],
-    new: Mapping[str, OperatorState],
+    sources: Mapping[str, SourceIdentity],
+    state: StreamCheckpoint,
+    old: Mapping[str, OperatorCheckpoint],
+    new: Mapping[str, OperatorCheckpoint],
 ) -> DataDirectoryError | None:
     """Return how a stream changed since its last epoch; raise unless `on_change` allows it."""
     replaced = _replaced_source_error(stream, sources, state)
@@ -92,15 +99,15 @@ def _find_change(
 
 
 def _with_state(
-    new: Mapping[str, OperatorState], old: Mapping[str, OperatorState]
-) -> dict[str, OperatorState]:
+    new: Mapping[str, OperatorCheckpoint], old: Mapping[str, OperatorCheckpoint]
+) -> dict[str, OperatorCheckpoint]:
     """Return the new operators with the state of old operators of the same fingerprint.
 
     A changed operator gets the state handles of an old operator of the same name. It discards this
     state except for the watermark, which must not go back.
     """
     removed = [operator for key, operator in old.items() if key not in new]
-    operators: dict[str, OperatorState] = {}
+    operators: dict[str, OperatorCheckpoint] = {}
     for key, operator in new.items():
         if key in old:
             operators[key] = old[key]
@@ -131,7 +138,7 @@ _ON_CHANGE_HINT = (
 
 
 def _replaced_source_error(
-    stream: PipelineStream, sources: Mapping[str, SourceState], state: StreamState
+    stream: PipelineStream, sources: Mapping[str, SourceIdentity], state: StreamCheckpoint
 ) -> DataDirectoryError | None:
     """Return the error for a source that was read before and is a different one now."""
     for name, source in sources.items():
@@ -150,7 +157,7 @@ def _replaced_source_error(
 
 
 def _sources_error(
-    stream: PipelineStream, sources: Mapping[str, SourceState], state: StreamState
+    stream: PipelineStream, sources: Mapping[str, SourceIdentity], state: StreamCheckpoint
 ) -> DataDirectoryError | None:
     if set(state.sources) == set(sources):
         return None
@@ -162,11 +169,11 @@ def _sources_error(
     )
 
 
-def _sources_text(sources: Mapping[str, SourceState]) -> str:
+def _sources_text(sources: Mapping[str, SourceIdentity]) -> str:
     return ", ".join(f"{name} ({_source_text(source)})" for name, source in sorted(sources.items()))
 
 
-def _source_text(source: SourceState) -> str:
+def _source_text(source: SourceIdentity) -> str:
     if source.connector == LATE_ROWS:
         return f"late rows of {source.options['of']}"
     options = "".join(f", {key}={value}" for key, value in source.options.items())
@@ -174,7 +181,7 @@ def _source_text(source: SourceState) -> str:
 
 
 def _operators_error(
-    stream: PipelineStream, old: list[OperatorState], new: list[OperatorState]
+    stream: PipelineStream, old: list[OperatorCheckpoint], new: list[OperatorCheckpoint]
 ) -> DataDirectoryError:
     old_names, new_names = sorted(o.name for o in old), sorted(o.name for o in new)
     if old_names != new_names:
@@ -196,7 +203,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _discarded_warning(stream: PipelineStream, operator: OperatorState) -> RunError:
+def _discarded_warning(stream: PipelineStream, operator: OperatorCheckpoint) -> RunError:
     return RunError(
         "TG-606",
         f"the operator {operator.name} of the stream {stream.name} changed: its state is "
@@ -242,7 +249,7 @@ def view_sink(stream: Stream) -> Sink:
 
 
 def view_change_error(
-    name: str, definition: str | None, state: StreamState
+    name: str, definition: str | None, state: StreamCheckpoint
 ) -> DataDirectoryError | None:
     """Return the error for a view whose stored rows belong to another query or are incomplete."""
     if definition is None or definition == state.view_definition or not state.rows_out:
@@ -271,12 +278,12 @@ def view_change_error(
 LATE_ROWS = "late rows"
 
 
-def late_row_count(stream: str, operators: Iterable[OperatorState]) -> int:
+def late_row_count(stream: str, operators: Iterable[OperatorCheckpoint]) -> int:
     """Return the number of late rows of a stream since its first epoch."""
     return sum(int(o.report.get("late_rows") or 0) for o in operators if o.stream == stream)
 
 
-def late_offsets(stream: PipelineStream, operators: Iterable[OperatorState]) -> dict[str, Any]:
+def late_offsets(stream: PipelineStream, operators: Iterable[OperatorCheckpoint]) -> dict[str, Any]:
     """Return the offsets of a stream in the late rows that it reads; it reads all of an epoch."""
     states = tuple(operators)
     return {
@@ -286,7 +293,7 @@ def late_offsets(stream: PipelineStream, operators: Iterable[OperatorState]) -> 
 
 
 def missed_late_rows_warnings(
-    stream: PipelineStream, offsets: Mapping[str, Any], operators: Iterable[OperatorState]
+    stream: PipelineStream, offsets: Mapping[str, Any], operators: Iterable[OperatorCheckpoint]
 ) -> list[RunError]:
     """Warn about late rows that were emitted while the stream that reads them was not running."""
     warnings = []

@@ -239,7 +239,7 @@ class _Lowering:
             with self._attributed_to(shared.streams):
                 spec, packed = self._stepped(plan)
             others = tuple(key for key in shared.keys if key != spec.key)
-            spec = replace(spec, runner=replace(spec.runner, id=shared.id), others=others)
+            spec = replace(spec, runner=replace(spec.runner, origin_id=shared.id), others=others)
             rows = packed.mapInArrow(sender(spec, context.epoch_specs), SENT_SCHEMA)
             sent = context.sent[shared.id] = rows.repartitionById(context.tasks, F.expr("task"))
         return Stepped(sent, received)

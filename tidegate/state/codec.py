@@ -46,9 +46,9 @@ def tables_to_bytes(tables: Sequence[pa.Table]) -> bytes:
     messages = [_message(table) for table in tables]
     sizes = [message.size for message in messages]
     header = struct.pack(f"<{1 + len(sizes)}Q", len(sizes), *sizes)
-    parts: list[Any] = [header, _PADDING[: -len(header) % _ALIGNMENT]]
+    parts: list[Any] = [header, pad(len(header))]
     for message, size in zip(messages, sizes, strict=True):
-        parts += (message, _PADDING[: -size % _ALIGNMENT])
+        parts += (message, pad(size))
     return b"".join(parts)
 
 
@@ -63,6 +63,11 @@ def tables_from_bytes(payload: bytes | memoryview, schemas: Sequence[pa.Schema])
         tables.append(_table(buffer.slice(position, size), schema))
         position += _aligned(size)
     return tables
+
+
+def pad(size: int) -> bytes:
+    """Return the bytes that fill a size up to a multiple of 64."""
+    return _PADDING[: -size % _ALIGNMENT]
 
 
 def _aligned(size: int) -> int:

@@ -1,7 +1,8 @@
 """Keyed state on a state backend: a value, a list, a sorted map, or a reduced value per key.
 
-A state object is bound to one name and one user key. It is cheap to create, because all data is in
-the backend. A name must be used with one kind of state only.
+Pipelines do not use this module yet; it is meant for process functions, which handle keys one by
+one. A state object is bound to one name and one user key. It is cheap to create, because all data
+is in the backend. A name must be used with one kind of state only.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from tidegate.state.state_file import StateBackend
 
 # ---- Keys: order-preserving encodings
 #
-# A full key is `[operator id 4 B | key group 2 B | state name | user key]`. An operator, a range of
-# its key groups and one state of a key group are therefore contiguous ranges of keys. A user key
-# encodes a tuple of column values.
+# In the memory store, a full key is `[operator id 4 B | key group 2 B | state name | user key]`. An
+# operator, a range of its key groups and one state of a key group are therefore contiguous ranges
+# of keys. A user key encodes a tuple of column values.
 
 KeyPart = int | str | bytes | float | bool | None
 
@@ -116,7 +117,10 @@ def _scramble(word: int) -> int:
 
 
 def key_group_of(user_key: bytes, key_groups: int = KEY_GROUPS) -> int:
-    """Return the key group of an encoded user key."""
+    """Return the key group of an encoded user key.
+
+    Operators of queries use `hash_rows` of their key columns instead.
+    """
     assert 0 < key_groups <= KEY_GROUPS_MAX, f"{key_groups} key groups"
     return murmur3(user_key) % key_groups
 

@@ -1,4 +1,7 @@
-"""State in memory: the entries of all operators and key groups in one map sorted by full key."""
+"""State in memory, for tests: the entries of all operators and key groups, sorted by full key.
+
+Pipelines do not use this module.
+"""
 
 from __future__ import annotations
 

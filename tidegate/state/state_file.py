@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidegate.errors import DataDirectoryError
-from tidegate.storage import NotFound
+from tidegate.state.codec import pad
+from tidegate.storage import NotFound, Writer
 
-_ALIGNMENT = 64
-_PADDING = bytes(_ALIGNMENT)
 _VERSION = 1
 # A key group with at most this much state is rewritten completely in every epoch.
 _SMALL_STATE_BYTES = 64 << 10
@@ -61,13 +60,6 @@ class StateBackend(Protocol):
         ...
 
 
-class StateFileWriter(Protocol):
-    """Writes a new state file, which becomes visible when it is closed."""
-
-    def write(self, data: bytes | memoryview) -> Any: ...
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class StateHandle:
     """The extent of a key group's index: all that is needed to open its state."""
@@ -86,13 +78,13 @@ class StateHandle:
         return cls(str(file), int(offset), int(length), int(checksum))
 
 
-class StateFile:
-    """A state file that is being written. It is created with its first byte."""
+class StateFileBuilder:
+    """Writes a state file, which is created with its first byte."""
 
-    def __init__(self, name: str, open_writer: Callable[[str], StateFileWriter]) -> None:
+    def __init__(self, name: str, open_writer: Callable[[str], Writer]) -> None:
         self.name = name
         self._open = open_writer
-        self._writer: StateFileWriter | None = None
+        self._writer: Writer | None = None
         self.size = 0
 
     def append(self, data: bytes | memoryview) -> int:
@@ -102,10 +94,10 @@ class StateFile:
         offset = self.size
         self._writer.write(data)
         length = memoryview(data).nbytes
-        padding = -length % _ALIGNMENT
+        padding = pad(length)
         if padding:
-            self._writer.write(_PADDING[:padding])
-        self.size += length + padding
+            self._writer.write(padding)
+        self.size += length + len(padding)
         return offset
 
     def close(self) -> None:
@@ -162,7 +154,7 @@ def _read_verified(
     return data
 
 
-class FileBackend:
+class StateFileBackend:
     """The state of one operator in one key group, read from files; `save` writes the changes.
 
     `description` names the state in errors, such as "the state of the stream totals, operator …".
@@ -211,7 +203,7 @@ class FileBackend:
         self._index.entries.clear()
         self._new.clear()
 
-    def save(self, file: StateFile) -> StateHandle:
+    def save(self, file: StateFileBuilder) -> StateHandle:
         """Write new entries, entries of sparse files, and the index; return the state handle."""
         self._rewrite_sparse_files()
         index = _Index([], [], {})

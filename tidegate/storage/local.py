@@ -42,7 +42,7 @@ class Disk:
 
     def __init__(self) -> None:
         # Folders whose parents have been synced by this process.
-        self.durable: set[str] = set()
+        self.synced_folders: set[str] = set()
 
     def create(self, path: str) -> int:
         """Create a file and return its descriptor, open for writing."""
@@ -371,7 +371,7 @@ class LocalStore:
                 self._create_durable_folder(os.path.dirname(path))
                 return action(path)
             except FileNotFoundError:
-                current_disk().durable.clear()
+                current_disk().synced_folders.clear()
         return action(path)
 
     def _create_durable_folder(self, folder: str) -> None:
@@ -380,8 +380,8 @@ class LocalStore:
         An existing folder may have been created a moment ago by a process that has not synced it
         yet. Therefore every process syncs the path from the store's folder down once.
         """
-        durable, root = current_disk().durable, self._root
-        if folder in durable or folder == "/":
+        synced, root = current_disk().synced_folders, self._root
+        if folder in synced or folder == "/":
             return
         in_store = folder == root or folder.startswith(root.rstrip("/") + "/")
         if not in_store and os.path.isdir(folder):
@@ -400,7 +400,7 @@ class LocalStore:
             # The folder above the store may not be readable. It matters only for a new folder.
             if is_new:
                 raise
-        durable.add(folder)
+        synced.add(folder)
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder and its parents inside the store while they are empty."""
@@ -412,7 +412,7 @@ class LocalStore:
                 pass
             except OSError:
                 return
-            current_disk().durable.discard(folder)
+            current_disk().synced_folders.discard(folder)
             folder = os.path.dirname(folder)
 
     def _list_files(self, folder: str, is_included: Callable[[str], bool]) -> StoredFiles:
@@ -462,7 +462,7 @@ def _remove_folder(folder: str) -> None:
     if os.path.islink(folder):
         _remove_file(folder)
         return
-    current_disk().durable.discard(folder)
+    current_disk().synced_folders.discard(folder)
     with suppress(OSError):
         current_disk().remove_folder(folder)
 

@@ -432,7 +432,7 @@ class ObjectStore:
                     write(memoryview(chunk))
 
         version = f"{self._client.endpoint}\n{meta['e_tag']}\n{meta['last_modified']}"
-        return mapped_object(self._uri(name), version, meta["size"], download)
+        return map_object(self._uri(name), version, meta["size"], download)
 
     def local_path(self, name: str = "") -> Path:
         raise AssertionError(f"{self._uri(name)} has no path on this machine")
@@ -465,7 +465,7 @@ _MAX_ATTEMPTS = 5
 Download = Callable[[Callable[[memoryview], object]], None]
 
 
-def mapped_object(uri: str, version: str, size: int, download: Download) -> pa.Buffer:
+def map_object(uri: str, version: str, size: int, download: Download) -> pa.Buffer:
     """Return an object as a memory map, downloading it if this version is not in the cache.
 
     `download` is called with a function that writes bytes to the cache.

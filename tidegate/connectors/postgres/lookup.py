@@ -21,7 +21,7 @@ from tidegate.connectors.postgres.client import (
     translate_errors,
 )
 from tidegate.connectors.postgres.reader import ReadColumn, read_columns, to_arrow
-from tidegate.operators.join.lookup_results import LookupCache, LookupResult
+from tidegate.operators.join.lookup_cache import LookupCache, LookupResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import HASH, PANE, ROWS, WEIGHT
-from tidegate.operators.aggregate.groups import Aggregator, GroupSpec, Layout
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec, OutputLayout
 from tidegate.operators.kernels.arrays import concat
 from tidegate.operators.kernels.keys import canonicalize, dense_ranks, group_ids
 from tidegate.operators.kernels.weighted_rows import WeightedRows
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import Tables
 from tidegate.operators.store import sorted_runs
 from tidegate.state.codec import schema_text
@@ -31,8 +31,8 @@ class GroupByOperator:
 
     store_format: ClassVar[str] = sorted_runs.FORMAT
     spec: GroupSpec
-    layout: Layout
-    late_rows: LateRows | None
+    layout: OutputLayout
+    late_rows: LateRowFormat | None
 
     @cached_property
     def aggregator(self) -> Aggregator:
@@ -81,8 +81,8 @@ class GroupByOperator:
 # stored, because only they show that the retraction must be dropped.
 
 
-class GroupState(Protocol):
-    """The stored state of groups, as tables that start with the pane, the hash and the keys.
+class GroupStateFormat(Protocol):
+    """How groups are stored: as tables that start with the pane, the hash and the keys.
 
     A *change* has the additions and retractions of some rows, by group. An *update* is the stored
     form of a change.
@@ -103,17 +103,17 @@ class GroupState(Protocol):
     def combine_updates(self, tables: Tables) -> Tables:
         """Merge updates, in the order in which they were stored."""
 
-    def current(self, tables: Tables) -> Tables:
+    def drop_deleted(self, tables: Tables) -> Tables:
         """Return the groups or rows that exist after merging all changes or updates of a group."""
 
     def drop_unknown_retractions(self, old: Tables, change: Tables) -> tuple[Tables, int]:
         """Remove retractions of rows that do not exist from a change, and count them."""
 
     def evaluate(self, tables: Tables) -> pa.Table:
-        """Return the results of current groups: PANE, HASH, keys, and one column per call."""
+        """Return the results of existing groups: PANE, HASH, keys, and one column per call."""
 
 
-class AggregateState:
+class AccumulatorStateFormat:
     """Stores the states of accumulators. The row of every retraction must exist."""
 
     def __init__(self, spec: GroupSpec, single: bool) -> None:
@@ -151,7 +151,7 @@ class AggregateState:
         last[ids] = np.arange(main.num_rows)
         return main if count == main.num_rows else main.take(pa.array(np.sort(last)))
 
-    def current(self, tables: Tables) -> Tables:
+    def drop_deleted(self, tables: Tables) -> Tables:
         if not self.drops_empty_groups:
             return tables
         return (tables[0].filter(pc.not_equal(tables[0].column(ROWS), 0)), *tables[1:])
@@ -163,7 +163,7 @@ class AggregateState:
         return self.aggregator.evaluate(tables)
 
 
-class RowState:
+class RowStateFormat:
     """Stores the argument columns of rows, with weights."""
 
     def __init__(self, spec: GroupSpec) -> None:
@@ -204,12 +204,12 @@ class RowState:
     def combine_updates(self, tables: Tables) -> Tables:
         return self.combine(tables)
 
-    def current(self, tables: Tables) -> Tables:
+    def drop_deleted(self, tables: Tables) -> Tables:
         return (self.weighted_rows.current(tables[0]),)
 
     def combine_all(self, tables: Tables) -> Tables:
         """Return the rows that exist after all changes."""
-        return self.current(self.combine(tables))
+        return self.drop_deleted(self.combine(tables))
 
     def drop_unknown_retractions(self, old: Tables, change: Tables) -> tuple[Tables, int]:
         rows, unknown = self.weighted_rows.drop_unknown_retractions(old[0], change[0])
@@ -227,8 +227,8 @@ class RowState:
         return rows.take(pa.array(np.lexsort(by)))
 
 
-def combine_changes(group_state: GroupState, parts: Sequence[Tables]) -> Tables:
+def combine_changes(group_format: GroupStateFormat, parts: Sequence[Tables]) -> Tables:
     """Merge the changes of several tasks."""
     if not parts:
-        return tuple(schema.empty_table() for schema in group_state.schemas)
-    return parts[0] if len(parts) == 1 else group_state.combine(concat(parts))
+        return tuple(schema.empty_table() for schema in group_format.schemas)
+    return parts[0] if len(parts) == 1 else group_format.combine(concat(parts))

@@ -1,8 +1,8 @@
 """Groups as Arrow tables: pre-aggregate rows, combine partial aggregates, evaluate results.
 
-`Aggregator` does this for one GROUP BY. `Panes` describes windows, `Layout` the output columns. The
-last section is pre-aggregation in Spark SQL, which replaces `Aggregator.pre_aggregate` where it
-can.
+`Aggregator` does this for one GROUP BY. `WindowPanes` describes windows, `OutputLayout` the output
+columns. The last section is pre-aggregation in Spark SQL, which replaces `Aggregator.pre_aggregate`
+where it can.
 
 A partial aggregate is a tuple of tables. All of them start with the pane (the part of a window that
 a row belongs to, 0 without windows), a hash of the keys, and the keys. The first table has one row
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import HASH, OP, PANE, ROWS, SEEN, WEIGHT
+from tidegate.columns import HASH, INPUT_ROWS, OP, PANE, ROWS, WEIGHT
 from tidegate.errors import unsupported_error
 from tidegate.operators.aggregate.functions import (
     Accumulator,
@@ -30,7 +30,7 @@ from tidegate.operators.aggregate.functions import (
     PlainAccumulator,
     make_accumulator,
 )
-from tidegate.operators.aggregate.functions.bags import combine_counts
+from tidegate.operators.aggregate.functions.base import combine_counts
 from tidegate.operators.kernels.arrays import Column, Ints, concat
 from tidegate.operators.kernels.keys import (
     canonicalize,
@@ -102,7 +102,7 @@ class Aggregator:
 
     def _main_schema(self) -> pa.Schema:
         fields = [*self._key_fields(), pa.field(ROWS, pa.int64())]
-        fields += [pa.field(SEEN, pa.int64())] if self.spec.retracts else []
+        fields += [pa.field(INPUT_ROWS, pa.int64())] if self.spec.retracts else []
         for item, names in self._plain.values():
             fields += [pa.field(*pair) for pair in zip(names, item.state_types, strict=True)]
         return pa.schema(fields)
@@ -116,7 +116,7 @@ class Aggregator:
     ) -> tuple[list[tuple[str, str]], list[tuple[PlainAccumulator, list[str]]]]:
         """Return the columns that Arrow kernels merge, and those that accumulators merge."""
         merges, custom = [(HASH, "min"), (ROWS, "sum")], []
-        merges += [(SEEN, "sum")] if self.spec.retracts else []
+        merges += [(INPUT_ROWS, "sum")] if self.spec.retracts else []
         for item, names in self._plain.values():
             if item.merge_kernels:
                 merges += list(zip(names, item.merge_kernels, strict=True))
@@ -138,11 +138,11 @@ class Aggregator:
     def pre_aggregate(self, rows: pa.Table) -> Tables:
         """Return the partial aggregates of rows with PANE, HASH, keys, arguments (and WEIGHT)."""
         weights = rows.column(WEIGHT) if self.spec.retracts else None
-        seen = pa.array(np.ones(rows.num_rows, np.int64))
-        ones = seen if weights is None else weights
+        single = pa.array(np.ones(rows.num_rows, np.int64))
+        ones = single if weights is None else weights
         keys = [rows.column(PANE), rows.column(HASH)]
         keys += [canonicalize(rows.column(name)) for name in self.keys]
-        main = [*keys, ones, *([seen] if self.spec.retracts else [])]
+        main = [*keys, ones, *([single] if self.spec.retracts else [])]
         for index, (item, _) in self._plain.items():
             states = item.pre_aggregate(self._arguments(rows, index, item), weights)
             main += [_cast(s, kind) for s, kind in zip(states, item.state_types, strict=True)]
@@ -241,7 +241,7 @@ class Aggregator:
 
     def input_rows(self, main: pa.Table) -> Ints:
         """Return the input rows of each group; a row in several grouping sets counts once."""
-        counts: Ints = main.column(SEEN if self.spec.retracts else ROWS).to_numpy()
+        counts: Ints = main.column(INPUT_ROWS if self.spec.retracts else ROWS).to_numpy()
         if self.spec.counted_copy is None:
             return counts
         key, value = self.spec.counted_copy
@@ -299,7 +299,7 @@ def _null_unless(condition: Column, value: Column | pa.Scalar) -> Column:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PaneGrid:
     """Panes start at `offset_us` plus multiples of `width_us`."""
 
     width_us: int
@@ -307,12 +307,12 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Panes:
-    """The panes of windows. `kind` is TUMBLE, HOP, CUMULATE or DUE.
+class WindowPanes:
+    """The panes of windows. `kind` is TUMBLE, HOP, CUMULATE or CLOSING_TIME.
 
-    DUE stands for groups that the watermark closes without a window function in this GROUP BY, for
-    example by the end of a window of an earlier query. The pane of a row is then the time at which
-    its group closes.
+    CLOSING_TIME stands for groups that the watermark closes without a window function in this GROUP
+    BY, for example by the end of a window of an earlier query. The pane of a row is then the time
+    at which its group closes.
     """
 
     kind: str
@@ -334,7 +334,7 @@ class Panes:
 
     def last_end(self, pane: Ints) -> Ints:
         """Return the end of the last window that a pane is in."""
-        if self.kind == "DUE":
+        if self.kind == "CLOSING_TIME":
             return pane
         if self.kind == "HOP":
             return self._floor(pane, self.slide_us) + self.size_us
@@ -344,7 +344,7 @@ class Panes:
 
     def first_pane(self, end: int) -> int:
         """Return the first pane of the window with this end."""
-        if self.kind == "DUE":
+        if self.kind == "CLOSING_TIME":
             return end
         return int(self.start(np.array([end], np.int64))[0])
 
@@ -360,8 +360,8 @@ class Panes:
         last = self.last_end(panes)
         if not self.shared:
             return last
-        # First and last ends ascend and lie on a grid, so the ends of a pane that are new are those
-        # after the last end of the pane before it.
+        # First and last ends ascend and are a multiple of the step apart, so the ends of a pane
+        # that are new are those after the last end of the pane before it.
         step = self.slide_us
         first = last - (last - panes - 1) // step * step
         first[1:] = np.maximum(first[1:], last[:-1] + step)
@@ -372,10 +372,11 @@ class Panes:
 
     def first_open_pane(self, watermark_us: int) -> int:
         """Return the smallest pane in a window that this watermark has not closed."""
-        if self.kind == "DUE":
+        if self.kind == "CLOSING_TIME":
             return watermark_us + 1
         if self.kind == "HOP":
-            # The first open window starts at the first grid point after watermark − size.
+            # The first open window starts at the first multiple of the slide that is after
+            # watermark − size.
             return self._floor_int(watermark_us - self.size_us, self.slide_us) + self.slide_us
         return self._floor_int(watermark_us, self.size_us)
 
@@ -404,7 +405,7 @@ class Panes:
         return us - (us - self.offset_us) % grid
 
 
-# ---- Layout: from evaluated groups to the output columns of the operator
+# ---- Output: from evaluated groups to the output columns of the operator
 
 # The column with the window start, if it cannot be computed from the end.
 START = "_start"
@@ -412,23 +413,26 @@ START = "_start"
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """An output column: `key` or `result` number `index`; `due`, the end of the window plus `index`
-    microseconds; or `start`, the start of the window."""
+    """An output column: `key` or `result` number `index`, or `start` or `end` of the window.
+
+    `offset_us` is added to the end of the window.
+    """
 
     kind: str
     index: int
     type: pa.DataType
+    offset_us: int = 0
 
     def __post_init__(self) -> None:
-        assert self.kind in ("key", "result", "due", "start"), self.kind
+        assert self.kind in ("key", "result", "start", "end"), self.kind
 
 
 @dataclass(frozen=True)
-class Layout:
+class OutputLayout:
     """The output columns `c0`, `c1`, …, and `_op` if the operator emits a changelog."""
 
     columns: tuple[OutputColumn, ...]
-    panes: Panes
+    panes: WindowPanes
     with_op: bool = False
 
     @cached_property
@@ -455,7 +459,8 @@ class Layout:
         if item.kind == "start":
             starts = self.panes.start(np.asarray(end.to_numpy(), np.int64))
             return pa.chunked_array([pa.array(starts).cast(item.type)])
-        shifted = end if item.index == 0 else pc.add(end, pa.scalar(item.index, pa.int64()))
+        offset = pa.scalar(item.offset_us, pa.int64())
+        shifted = end if item.offset_us == 0 else pc.add(end, offset)
         return shifted if shifted.type == item.type else pc.cast(shifted, item.type)
 
 

@@ -12,21 +12,20 @@ import pyarrow.compute as pc
 
 from tidegate.columns import HASH, PANE, WEIGHT
 from tidegate.operators.aggregate.functions import AggregateCall
-from tidegate.operators.aggregate.group_by import GroupByOperator, RowState
-from tidegate.operators.aggregate.groups import START, Aggregator, GroupSpec, Layout
-from tidegate.operators.aggregate.window import with_pane
-from tidegate.operators.kernels.arrays import Ints, Mask, concat, int_column
+from tidegate.operators.aggregate.group_by import GroupByOperator, RowStateFormat
+from tidegate.operators.aggregate.groups import START, Aggregator, GroupSpec, OutputLayout
+from tidegate.operators.kernels.arrays import Ints, Mask, concat, int_column, with_int_column
 from tidegate.operators.kernels.keys import find_rows, group_ids
 from tidegate.operators.kernels.ordering import ROW_NUMBER, rank_rows
 from tidegate.operators.kernels.weighted_rows import content_ids, diff_results
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.store.sorted_runs import SortedRunStore, hashes_of, split_by_hashes
 
@@ -48,16 +47,16 @@ class SessionAggregate(GroupByOperator):
 
     spec: GroupSpec
     gap_us: int
-    layout: Layout
+    layout: OutputLayout
     lateness_us: int = 0
     early: bool = False
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     name: str = "session_aggregate"
 
     def __post_init__(self) -> None:
         # Retracting a row can split a session; a partial session does not have its single rows.
-        assert not self.spec.retracts, "use UpdatingSessions if rows can be retracted"
+        assert not self.spec.retracts, "use RetractingSessionAggregate if rows can be retracted"
 
     @cached_property
     def aggregator(self) -> Aggregator:
@@ -117,11 +116,11 @@ class SessionAggregate(GroupByOperator):
         starts = self.session_starts(main, first, last)
         if np.array_equal(starts, first):
             return self.aggregator.combine(tables)
-        merged = [with_pane(main, starts)]
+        merged = [with_int_column(main, PANE, starts)]
         for bag in tables[1:]:
             # Several rows of `main` can have the same key and pane; their starts are equal too.
             rows = find_rows(main, bag, self.aggregator.by)
-            merged.append(with_pane(bag, starts[rows]))
+            merged.append(with_int_column(bag, PANE, starts[rows]))
         return self.aggregator.combine(tuple(merged))
 
     def _first_and_last(self, main: pa.Table) -> tuple[Ints, Ints]:
@@ -132,17 +131,17 @@ class SessionAggregate(GroupByOperator):
     # ---- Steps
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         output = StepOutput()
-        watermark_us = epoch_time.watermark_us
+        watermark_us = progress.watermark_us
         store = SortedRunStore(
             state,
             self.aggregator.schemas,
             self.combine_partials,
             due=lambda main: self._due(main, watermark_us),
         )
-        new = self._drop_late_sessions(state, store, inputs[0], epoch_time, output)
+        new = self._drop_late_sessions(state, store, inputs[0], progress, output)
         hashes = np.zeros(0, np.int64)
         if watermark_us is not None:
             hashes = store.due_hashes(watermark_us)
@@ -153,10 +152,10 @@ class SessionAggregate(GroupByOperator):
             is_closing = self._closing_times(new[0]) <= watermark_us
             hashes = np.concatenate([hashes, hashes_of(new[0])[is_closing]])
         if len(hashes):
-            new = self._update(store, hashes, new, epoch_time, output)
+            new = self._update(store, hashes, new, progress, output)
         if new[0].num_rows:
             store.append(new)
-        self.limits.enforce(self.name, store, state.gauges)
+        self.limits.enforce(self.name, store, state.metrics)
         return output
 
     def closing_time_us(self, last: Ints) -> Ints:
@@ -183,19 +182,19 @@ class SessionAggregate(GroupByOperator):
         store: SortedRunStore,
         hashes: Ints,
         new: Tables,
-        epoch_time: EpochTime,
+        progress: TimeProgress,
         output: StepOutput,
     ) -> Tables:
         """Merge new sessions with the stored ones of these hashes, and emit what has changed.
 
         Returns the new sessions with other hashes.
         """
-        watermark_us = epoch_time.watermark_us
+        watermark_us = progress.watermark_us
         new, others = split_by_hashes(new, hashes)
         stored = store.load(hashes)
         merged = self.combine_partials(concat([stored, new])) if new[0].num_rows else stored
-        before = self.visible_sessions(stored, epoch_time.previous_watermark_us)
-        output.main += self.changes(before, self.visible_sessions(merged, watermark_us))
+        before = self.visible_sessions(stored, progress.previous_watermark_us)
+        output.rows += self.changes(before, self.visible_sessions(merged, watermark_us))
         if watermark_us is not None:
             keep = self._closing_times(merged[0]) + self.lateness_us > watermark_us
             if not keep.all():
@@ -237,7 +236,7 @@ class SessionAggregate(GroupByOperator):
         state: KeyGroupState,
         store: SortedRunStore,
         parts: list[Tables],
-        epoch_time: EpochTime,
+        progress: TimeProgress,
         output: StepOutput,
     ) -> Tables:
         """Return the new sessions without closed ones that do not merge with a stored session."""
@@ -248,7 +247,7 @@ class SessionAggregate(GroupByOperator):
             new = self.to_partials(rows)
         else:
             new = self.combine_partials(concat(parts)) if parts else self.aggregator.empty()
-        previous_us = epoch_time.previous_watermark_us
+        previous_us = progress.previous_watermark_us
         if previous_us is None or not new[0].num_rows:
             return new
         limit_us = previous_us - self.lateness_us
@@ -273,7 +272,7 @@ class SessionAggregate(GroupByOperator):
         stored = store.load(hashes_of(new[0])[is_closed])[0]
         both = pa.concat_tables([stored, new[0]])
         first, last = self._first_and_last(both)
-        merged = with_pane(both, self.session_starts(both, first, last))
+        merged = with_int_column(both, PANE, self.session_starts(both, first, last))
         ids, count = group_ids(merged, self.aggregator.by)
         closing_times = np.full(count, _MIN_TIME)
         np.maximum.at(closing_times, ids, self.closing_time_us(last))
@@ -283,7 +282,7 @@ class SessionAggregate(GroupByOperator):
         """Return the rows of late sessions with the reason."""
         assert self.late_rows is not None, "the stream has a late stream"
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        by_session = with_pane(rows, self.session_starts(rows, times, times))
+        by_session = with_int_column(rows, PANE, self.session_starts(rows, times, times))
         # Sessions of several tasks may have merged; a row belongs to the one that contains it.
         in_late_session = find_rows(late, by_session, self.aggregator.by) >= 0
         late_rows = rows.filter(pa.array(in_late_session))
@@ -298,7 +297,7 @@ class SessionAggregate(GroupByOperator):
 
 
 @dataclass(frozen=True)
-class UpdatingSessions(GroupByOperator):
+class RetractingSessionAggregate(GroupByOperator):
     """GROUP BY a session, for rows that can be retracted. The pane of a row is its time.
 
     With `early`, sessions are emitted as a changelog while they are open.
@@ -306,10 +305,10 @@ class UpdatingSessions(GroupByOperator):
 
     spec: GroupSpec
     gap_us: int
-    layout: Layout
+    layout: OutputLayout
     lateness_us: int = 0
     early: bool = False
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     name: str = "session_aggregate"
 
@@ -320,31 +319,31 @@ class UpdatingSessions(GroupByOperator):
         return SessionAggregate(spec, self.gap_us, self.layout, self.lateness_us, self.early)
 
     @cached_property
-    def row_state(self) -> RowState:
-        return RowState(self.spec)
+    def row_format(self) -> RowStateFormat:
+        return RowStateFormat(self.spec)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         if self.late_rows is not None:
             return super().shuffle_schemas
-        return (self.row_state.schemas,)
+        return (self.row_format.schemas,)
 
     def to_partials(self, rows: pa.Table) -> Tables:
         """Return rows without pre-aggregation, because lateness is decided for each row."""
-        return (self.row_state.select(rows),)
+        return (self.row_format.select(rows),)
 
     def combine_partials(self, tables: Tables) -> Tables:
         return tables
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
-        output, watermark_us = StepOutput(), epoch_time.watermark_us
+        output, watermark_us = StepOutput(), progress.watermark_us
         store = SortedRunStore(
             state,
-            self.row_state.schemas,
-            self.row_state.combine,
-            self.row_state.combine_all,
+            self.row_format.schemas,
+            self.row_format.combine,
+            self.row_format.combine_all,
             due=lambda rows: self._due(rows, watermark_us),
         )
         empty = self.shuffle_schemas[0][0].empty_table()
@@ -355,13 +354,13 @@ class UpdatingSessions(GroupByOperator):
         state.count_unknown_retractions(0)
         if len(hashes):
             stored = store.load(hashes)
-            change = self._drop_late_rows(state, stored[0], new, epoch_time, output)
-            merged = self.row_state.combine_all(concat([stored, (change,)]))
-            before = self._visible_sessions(stored, epoch_time.previous_watermark_us)
+            change = self._drop_late_rows(state, stored[0], new, progress, output)
+            merged = self.row_format.combine_all(concat([stored, (change,)]))
+            before = self._visible_sessions(stored, progress.previous_watermark_us)
             after = self._visible_sessions(merged, watermark_us)
-            output.main += self.sessions.changes(before, after)
+            output.rows += self.sessions.changes(before, after)
             store.replace(hashes, self._drop_closed(merged, watermark_us))
-        self.limits.enforce(self.name, store, state.gauges)
+        self.limits.enforce(self.name, store, state.metrics)
         return output
 
     def _cancel_in_epoch(self, new: pa.Table) -> pa.Table:
@@ -369,7 +368,7 @@ class UpdatingSessions(GroupByOperator):
         weights = int_column(new, WEIGHT)
         if not new.num_rows or weights.min() > 0:
             return new
-        ids, count = content_ids(self.row_state.select(new))
+        ids, count = content_ids(self.row_format.select(new))
         balance = np.bincount(ids, weights, count).astype(np.int64)[ids]
         # Of identical rows, the last ones remain, as many as the balance.
         remains = weights == np.sign(balance)
@@ -379,7 +378,7 @@ class UpdatingSessions(GroupByOperator):
         return new.filter(pa.array(remains))
 
     def _visible_sessions(self, tables: Tables, watermark_us: int | None) -> pa.Table:
-        rows = self.row_state.weighted_rows.expand(tables[0])
+        rows = self.row_format.weighted_rows.expand(tables[0])
         return self.sessions.visible_sessions(self.sessions.to_partials(rows), watermark_us)
 
     def _drop_closed(self, tables: Tables, watermark_us: int | None) -> Tables:
@@ -401,7 +400,7 @@ class UpdatingSessions(GroupByOperator):
         """Return the start and the closing time of the session of each row, among these rows."""
         times = int_column(rows, PANE)
         starts = self.sessions.session_starts(rows, times, times)
-        ids, count = group_ids(with_pane(rows, starts), self.aggregator.by)
+        ids, count = group_ids(with_int_column(rows, PANE, starts), self.aggregator.by)
         last = np.full(count, _MIN_TIME)
         np.maximum.at(last, ids, times)
         return starts, self.sessions.closing_time_us(last[ids])
@@ -413,12 +412,12 @@ class UpdatingSessions(GroupByOperator):
         state: KeyGroupState,
         stored: pa.Table,
         new: pa.Table,
-        epoch_time: EpochTime,
+        progress: TimeProgress,
         output: StepOutput,
     ) -> pa.Table:
         """Return new rows, without late ones and without retractions of rows that do not exist."""
-        rows = self.row_state.select(new)
-        previous_us = epoch_time.previous_watermark_us
+        rows = self.row_format.select(new)
+        previous_us = progress.previous_watermark_us
         is_late, starts, closing_times = self._find_late_rows(stored, rows, previous_us)
         if is_late.any():
             state.count_late(int(is_late.sum()))
@@ -428,7 +427,7 @@ class UpdatingSessions(GroupByOperator):
                 late = self.late_rows.with_reason(late, starts[is_late], ends, previous_us)
                 output.late.append(late)
             rows = rows.filter(pa.array(~is_late))
-        change, unknown = self.row_state.weighted_rows.drop_unknown_retractions(stored, rows)
+        change, unknown = self.row_format.weighted_rows.drop_unknown_retractions(stored, rows)
         state.count_unknown_retractions(unknown)
         return change
 
@@ -448,7 +447,7 @@ class UpdatingSessions(GroupByOperator):
         limit_us = previous_us - self.lateness_us
         both = pa.concat_tables([stored, rows.filter(pa.array(is_added))])
         both_starts, both_closing_times = self._sessions_of(both)
-        ids, count = group_ids(with_pane(both, both_starts), self.aggregator.by)
+        ids, count = group_ids(with_int_column(both, PANE, both_starts), self.aggregator.by)
         has_stored_row = np.zeros(count, np.bool_)
         has_stored_row[ids[: stored.num_rows]] = True
         added = slice(stored.num_rows, None)

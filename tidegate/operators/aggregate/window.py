@@ -11,24 +11,30 @@ import pyarrow.compute as pc
 
 from tidegate.columns import INSERT, PANE, ROWS
 from tidegate.operators.aggregate.group_by import GroupByOperator
-from tidegate.operators.aggregate.groups import GroupSpec, Layout, Panes
-from tidegate.operators.kernels.arrays import Ints, Mask, concat, filter_panes, int_column
+from tidegate.operators.aggregate.groups import GroupSpec, OutputLayout, WindowPanes
+from tidegate.operators.kernels.arrays import (
+    Ints,
+    Mask,
+    concat,
+    filter_by_time,
+    int_column,
+    with_int_column,
+)
 from tidegate.operators.kernels.weighted_rows import diff_results
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
     with_op,
 )
-from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, panes_between
+from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, times_between
 
 # Counting open windows keeps at most this many panes in the state's metadata.
 MAX_COUNTED_PANES = 256
-_PANE_FIELD = pa.field(PANE, pa.int64())
 
 
 @dataclass(frozen=True)
@@ -42,33 +48,33 @@ class WindowAggregate(GroupByOperator):
 
     store_format: ClassVar[str] = FORMAT
     spec: GroupSpec
-    panes: Panes
-    layout: Layout
+    panes: WindowPanes
+    layout: OutputLayout
     lateness_us: int = 0
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     name: str = "window_aggregate"
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         store = TimeBucketStore(state, self.aggregator.schemas, self.aggregator.combine)
         output = StepOutput()
-        previous_us, watermark_us = epoch_time.previous_watermark_us, epoch_time.watermark_us
-        new = self._drop_late_rows(state, inputs[0], epoch_time, output)
+        previous_us, watermark_us = progress.previous_watermark_us, progress.watermark_us
+        new = self._drop_late_rows(state, inputs[0], progress, output)
         if self.lateness_us and previous_us is not None and new[0].num_rows:
-            output.main += self._update_closed_windows(store, new, previous_us)
+            output.rows += self._update_closed_windows(store, new, previous_us)
         if watermark_us is not None:
             if watermark_us != previous_us:
-                output.main += self._close_windows(store, new, previous_us, watermark_us)
+                output.rows += self._close_windows(store, new, previous_us, watermark_us)
             floor = self.panes.first_open_pane(watermark_us - self.lateness_us)
             store.drop_before(floor)
             if new[0].num_rows:
-                new = filter_panes(new, lambda pane: pane >= floor)
+                new = filter_by_time(new, lambda pane: pane >= floor)
         if new[0].num_rows:
             store.append(new)
-        self.limits.enforce(self.name, store, state.gauges)
-        state.gauges["open_windows"] = self._count_open_windows(
+        self.limits.enforce(self.name, store, state.metrics)
+        state.metrics["open_windows"] = self._count_open_windows(
             state, new, watermark_us, store.floor_us
         )
         return output
@@ -90,13 +96,13 @@ class WindowAggregate(GroupByOperator):
         return int((ends > watermark_us - self.lateness_us).sum())
 
     def _drop_late_rows(
-        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
+        self, state: KeyGroupState, parts: list[Tables], progress: TimeProgress, output: StepOutput
     ) -> Tables:
         """Return the partial aggregates without rows whose windows are all closed.
 
         Late rows are counted and, if the stream declares LATE DATA TO, emitted to it.
         """
-        previous_us = epoch_time.previous_watermark_us
+        previous_us = progress.previous_watermark_us
         limit_us = None if previous_us is None else previous_us - self.lateness_us
         if self.late_rows is not None:
             rows, late = self.late_rows.split([part[0] for part in parts], self.panes, limit_us)
@@ -111,7 +117,7 @@ class WindowAggregate(GroupByOperator):
         is_late = self.panes.last_end(main.column(PANE).to_numpy()) <= limit_us
         if is_late.any():
             state.count_late(int(self.aggregator.input_rows(main)[is_late].sum()))
-            new = filter_panes(new, lambda pane: self.panes.last_end(pane) > limit_us)
+            new = filter_by_time(new, lambda pane: self.panes.last_end(pane) > limit_us)
         return new
 
     def _close_windows(
@@ -123,7 +129,7 @@ class WindowAggregate(GroupByOperator):
             return []
         parts = store.load(*closing)
         if new[0].num_rows:
-            parts.append(filter_panes(new, panes_between(*closing)))
+            parts.append(filter_by_time(new, times_between(*closing)))
         if len(parts) > 1:
             tables = concat(parts)
         else:
@@ -139,7 +145,7 @@ class WindowAggregate(GroupByOperator):
         if results is None:
             return []
         if not self.panes.shared:
-            results = with_pane(results, self.panes.last_end(int_column(results, PANE)))
+            results = with_int_column(results, PANE, self.panes.last_end(int_column(results, PANE)))
         if self.layout.with_op:
             results = with_op(results, INSERT)
         return [self.layout.to_output(results)]
@@ -153,7 +159,7 @@ class WindowAggregate(GroupByOperator):
         if not len(ends):
             return []
         first = self.panes.first_pane(int(ends.min()))
-        limit = int(ends.max()) + (1 if self.panes.kind == "DUE" else 0)
+        limit = int(ends.max()) + (1 if self.panes.kind == "CLOSING_TIME" else 0)
         parts = store.load(first, limit)
         old = concat(parts) if parts else self.aggregator.empty()
         both = concat([old, new])
@@ -185,22 +191,17 @@ def distinct_panes(table: pa.Table) -> Ints:
     return np.asarray(pc.unique(table.column(PANE)).to_numpy(), np.int64)
 
 
-def assign_windows(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
+def assign_windows(table: pa.Table, panes: WindowPanes, ends: Ints) -> pa.Table:
     """Copy every row into each of its windows with one of these ends; the end replaces the pane."""
     row_panes = table.column(PANE).to_numpy()
     if not panes.shared:
         last = panes.last_end(row_panes)
         in_window = np.isin(last, ends)
-        return with_pane(table.filter(pa.array(in_window)), last[in_window])
+        return with_int_column(table.filter(pa.array(in_window)), PANE, last[in_window])
     order = np.argsort(row_panes, kind="stable")
     ordered = row_panes[order]
     lows = np.searchsorted(ordered, panes.start(ends))
     highs = np.searchsorted(ordered, ends)
     pieces = [order[low:high] for low, high in zip(lows, highs, strict=True)]
     rows = np.concatenate(pieces) if pieces else np.array([], np.int64)
-    return with_pane(table.take(pa.array(rows)), np.repeat(ends, highs - lows))
-
-
-def with_pane(table: pa.Table, panes: Ints) -> pa.Table:
-    """Replace the panes of a table, which are its first column."""
-    return table.set_column(0, _PANE_FIELD, pa.array(panes, pa.int64()))
+    return with_int_column(table.take(pa.array(rows)), PANE, np.repeat(ends, highs - lows))

@@ -17,33 +17,33 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import HASH, INSERT, OP, PANE, WEIGHT
+from tidegate.columns import HASH, INSERT, OP, STORE_TIME, WEIGHT
 from tidegate.operators.kernels.arrays import Ints, Mask, as_array, concat, int_column
 from tidegate.operators.kernels.keys import canonicalize, group_ids
 from tidegate.operators.kernels.matching import TIME, JoinCondition, numbered_fields
 from tidegate.operators.kernels.ordering import (
     ARRIVAL_FIELDS,
-    SEQ,
+    ARRIVAL_NUMBER,
     Ordering,
     number_arrivals,
     sort_codes,
 )
 from tidegate.operators.kernels.weighted_rows import consolidate
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
     with_op,
 )
 from tidegate.operators.store.sorted_runs import FORMAT as RUNS
 from tidegate.operators.store.sorted_runs import SortedRunStore
 from tidegate.operators.store.time_buckets import FORMAT as SEGMENTS
 from tidegate.operators.store.time_buckets import TimeBucketStore
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 from tidegate.state.codec import schema_text
 
 # ---- The lookup: the nearest right row of each left row, by key and by a value
@@ -224,7 +224,7 @@ class AsofRetention:
 
 
 class RightRowStore:
-    """The right rows of a key group; `schema` has PANE (their time), HASH, the keys and SEQ."""
+    """The right rows of a key group; STORE_TIME in `schema` is the time of a row."""
 
     def __init__(
         self, state: KeyGroupState, schema: pa.Schema, keys: list[str], bounds: AsofBounds
@@ -235,14 +235,18 @@ class RightRowStore:
         self.first = bounds.first
         self.recent = TimeBucketStore(state, (schema,), None, "right")
         expires = bounds.upper is not None
-        due = (lambda rows: self.retention.expiry_us(int_column(rows, PANE))) if expires else None
+        due = (
+            (lambda rows: self.retention.expiry_us(int_column(rows, STORE_TIME)))
+            if expires
+            else None
+        )
         self.last = SortedRunStore(state, (schema,), self._last_per_key, due=due, name="last")
 
     def add(self, rows: pa.Table, previous_watermark_us: int | None) -> tuple[pa.Table, pa.Table]:
         """Store rows; returns those below the floor, and those of them that no row can match."""
         late = rows.slice(0, 0)
         if previous_watermark_us is not None and rows.num_rows:
-            is_late = int_column(rows, PANE) < self.retention.floor_us(previous_watermark_us)
+            is_late = int_column(rows, STORE_TIME) < self.retention.floor_us(previous_watermark_us)
             late, rows = rows.filter(pa.array(is_late)), rows.filter(pa.array(~is_late))
         if rows.num_rows:
             self.recent.append((rows,))
@@ -250,9 +254,11 @@ class RightRowStore:
             return late, late
         stored = self.last.load(int_column(late, HASH))[0]
         (last,) = self._last_per_key((pa.concat_tables([stored, late]),))
-        is_last = np.isin(int_column(late, SEQ), int_column(last, SEQ))
+        is_last = np.isin(int_column(late, ARRIVAL_NUMBER), int_column(last, ARRIVAL_NUMBER))
         if self.last.due is not None:
-            is_last &= self.retention.expiry_us(int_column(late, PANE)) > previous_watermark_us
+            is_last &= (
+                self.retention.expiry_us(int_column(late, STORE_TIME)) > previous_watermark_us
+            )
         if is_last.any():
             self.last.append((late.filter(pa.array(is_last)),))
         return late, late.filter(pa.array(~is_last))
@@ -272,7 +278,7 @@ class RightRowStore:
         """Drop rows below the floor, except for the last row of each key."""
         floor_us = self.retention.floor_us(watermark_us)
         if self.retention.keeps_last:
-            below = final.filter(pa.array(int_column(final, PANE) < floor_us))
+            below = final.filter(pa.array(int_column(final, STORE_TIME) < floor_us))
             if below.num_rows:
                 self.last.append(self._last_per_key((below,)))
             if self.last.due is not None:
@@ -289,7 +295,7 @@ class RightRowStore:
         if rows.num_rows <= 1:
             return tables
         ids, count = group_ids(rows, self.key_columns)
-        order = np.lexsort((int_column(rows, SEQ), int_column(rows, PANE), ids))
+        order = np.lexsort((int_column(rows, ARRIVAL_NUMBER), int_column(rows, STORE_TIME), ids))
         if self.first:
             order = order[::-1]
         last = np.zeros(count, np.int64)
@@ -298,7 +304,7 @@ class RightRowStore:
 
 
 def _sorted_by_arrival(rows: pa.Table) -> pa.Table:
-    numbers = int_column(rows, SEQ)
+    numbers = int_column(rows, ARRIVAL_NUMBER)
     if np.all(numbers[1:] > numbers[:-1]):
         return rows
     return rows.take(pa.array(np.argsort(numbers, kind="stable")))
@@ -307,9 +313,9 @@ def _sorted_by_arrival(rows: pa.Table) -> pa.Table:
 # ---- The operator
 
 # Whether a right row is a version (true) or a tombstone (false); rows with NULL are ignored.
-ALIVE = "_alive"
+IS_VERSION = "_is_version"
 # The time of the backward match of a left row that still looks forward.
-BACKWARD_TIME = "_back"
+BACKWARD_TIME = "_backward_time"
 _INT = pa.int64()
 
 
@@ -331,7 +337,7 @@ class AsofJoin:
     with_op: bool = False
     limits: Limits = NO_LIMITS
     name: str = "asof_join"
-    late_rows: tuple[LateRows, LateRows] | None = None
+    late_rows: tuple[LateRowFormat, LateRowFormat] | None = None
 
     def __post_init__(self) -> None:
         assert self.how in ("INNER", "LEFT"), self.how
@@ -339,10 +345,10 @@ class AsofJoin:
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.condition.fields]
+        hidden = [pa.field(STORE_TIME, _INT), pa.field(HASH, _INT), *self.condition.fields]
         left = pa.schema([*hidden, *numbered_fields(self.columns[0]), *self._weight_fields])
         right = pa.schema(
-            [*hidden, *numbered_fields(self.columns[1]), *self._alive_fields, *ARRIVAL_FIELDS]
+            [*hidden, *numbered_fields(self.columns[1]), *self._version_fields, *ARRIVAL_FIELDS]
         )
         return ((left,), (right,))
 
@@ -351,13 +357,13 @@ class AsofJoin:
         return [pa.field(WEIGHT, _INT)] if self.retracts else []
 
     @property
-    def _alive_fields(self) -> list[pa.Field]:
-        return [pa.field(ALIVE, pa.bool_())] if self.versions else []
+    def _version_fields(self) -> list[pa.Field]:
+        return [pa.field(IS_VERSION, pa.bool_())] if self.versions else []
 
     @property
     def pending_schema(self) -> pa.Schema:
-        """A left row before its lookup; its pane is the watermark at which the lookup starts."""
-        hidden = [pa.field(name, _INT) for name in (PANE, HASH, TIME)]
+        """A left row before its lookup; STORE_TIME is the watermark at which the lookup starts."""
+        hidden = [pa.field(name, _INT) for name in (STORE_TIME, HASH, TIME)]
         columns = numbered_fields(self.columns[0])
         return pa.schema([*hidden, *self.condition.fields, *columns, *self._weight_fields])
 
@@ -365,7 +371,7 @@ class AsofJoin:
     def unmatched_schema(self) -> pa.Schema:
         """A left row that looks forward, with its backward match if the lookup has both ways.
 
-        Its pane is the watermark at which it is emitted without a forward match.
+        STORE_TIME is the watermark at which it is emitted without a forward match.
         """
         if self.bounds.direction != NEAREST:
             return self.pending_schema
@@ -374,10 +380,10 @@ class AsofJoin:
 
     @property
     def right_schema(self) -> pa.Schema:
-        """A stored right row; its pane is its time."""
-        hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.condition.fields]
+        """A stored right row; STORE_TIME is its time."""
+        hidden = [pa.field(STORE_TIME, _INT), pa.field(HASH, _INT), *self.condition.fields]
         columns = numbered_fields(self.columns[1])
-        return pa.schema([*hidden, *columns, *self._alive_fields, pa.field(SEQ, _INT)])
+        return pa.schema([*hidden, *columns, *self._version_fields, pa.field(ARRIVAL_NUMBER, _INT)])
 
     @property
     def output(self) -> pa.Schema:
@@ -401,25 +407,25 @@ class AsofJoin:
         if port == 1 or self.how == "INNER":
             table = table.filter(pa.array(self.condition.can_match(table)))
         if port == 1 and self.versions:
-            table = table.filter(pc.is_valid(table.column(ALIVE)))
+            table = table.filter(pc.is_valid(table.column(IS_VERSION)))
         return (table,)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
-        epoch = _Epoch(self, state, epoch_time)
+        epoch = _Epoch(self, state, progress)
         left = epoch.drop_late_left(inputs[0])
         late_right, unused = epoch.add_right(inputs[1])
-        if epoch_time.watermark_us is None:
+        if progress.watermark_us is None:
             epoch.store_pending(left)
         elif self.bounds.direction == BACKWARD:
-            ready = epoch.take_ready(left, epoch_time.watermark_us)
-            epoch.look_backward(ready, epoch_time.watermark_us)
+            ready = epoch.take_ready(left, progress.watermark_us)
+            epoch.look_backward(ready, progress.watermark_us)
         else:
-            unused = epoch.look_forward(left, late_right, unused, epoch_time.watermark_us)
+            unused = epoch.look_forward(left, late_right, unused, progress.watermark_us)
         epoch.emit_late(1, unused)
         return epoch.finish()
 
@@ -427,10 +433,10 @@ class AsofJoin:
 class _Epoch:
     """One epoch of an AsofJoin in one key group."""
 
-    def __init__(self, join: AsofJoin, state: KeyGroupState, epoch_time: EpochTime) -> None:
+    def __init__(self, join: AsofJoin, state: KeyGroupState, progress: TimeProgress) -> None:
         self.join = join
         self.state = state
-        self.epoch_time = epoch_time
+        self.progress = progress
         self.output = StepOutput()
         self.pending = TimeBucketStore(state, (join.pending_schema,), None, "left")
         self.right = RightRowStore(state, join.right_schema, join.condition.names, join.bounds)
@@ -438,7 +444,7 @@ class _Epoch:
             state,
             (join.unmatched_schema,),
             lambda tables: tables,
-            due=lambda rows: int_column(rows, PANE),
+            due=lambda rows: int_column(rows, STORE_TIME),
             name="waiting",
         )
 
@@ -446,17 +452,17 @@ class _Epoch:
 
     def drop_late_left(self, parts: list[Tables]) -> pa.Table:
         """Return the new left rows that are on time, as pending rows."""
-        join, previous_us = self.join, self.epoch_time.previous_watermark_us
+        join, previous_us = self.join, self.progress.previous_watermark_us
         rows = concat(parts)[0] if parts else join.shuffle_schemas[0][0].empty_table()
         if previous_us is not None and rows.num_rows:
-            is_late = int_column(rows, PANE) < previous_us
+            is_late = int_column(rows, STORE_TIME) < previous_us
             if is_late.any():
                 self.emit_late(0, rows.filter(pa.array(is_late)))
                 rows = rows.filter(pa.array(~is_late))
-        times = int_column(rows, PANE)
+        times = int_column(rows, STORE_TIME)
         start = {BACKWARD: join.bounds.lower, FORWARD: join.bounds.upper}
         ready_us = times - int(start.get(join.bounds.direction) or 0) + 1
-        hidden = {PANE: pa.array(ready_us), TIME: pa.array(times)}
+        hidden = {STORE_TIME: pa.array(ready_us), TIME: pa.array(times)}
         columns = [
             hidden[name] if name in hidden else rows.column(name)
             for name in join.pending_schema.names
@@ -467,7 +473,7 @@ class _Epoch:
         """Store new right rows; returns the late ones, and those of them that no row can match."""
         rows = concat(parts)[0] if parts else self.join.shuffle_schemas[1][0].empty_table()
         rows = number_arrivals(self.state, rows).select(self.join.right_schema.names)
-        return self.right.add(rows, self.epoch_time.previous_watermark_us)
+        return self.right.add(rows, self.progress.previous_watermark_us)
 
     def emit_late(self, port: int, rows: pa.Table) -> None:
         """Count late rows and emit them to the late stream, if there is one."""
@@ -484,7 +490,7 @@ class _Epoch:
             name: rows.column(field.name)
             for name, field in zip(late_rows.names, fields, strict=True)
         }
-        previous_us = self.epoch_time.previous_watermark_us
+        previous_us = self.progress.previous_watermark_us
         self.output.late.append(late_rows.with_reason(pa.table(original), None, None, previous_us))
 
     def store_pending(self, rows: pa.Table) -> None:
@@ -495,7 +501,7 @@ class _Epoch:
         """Return the pending and new rows whose lookup starts now; store the other new rows."""
         parts = [tables[0] for tables in self.pending.load(None, watermark_us + 1)]
         self.pending.drop_before(watermark_us + 1)
-        is_ready = int_column(new, PANE) <= watermark_us
+        is_ready = int_column(new, STORE_TIME) <= watermark_us
         self.store_pending(new.filter(pa.array(~is_ready)))
         rows = pa.concat_tables([*parts, new.filter(pa.array(is_ready))])
         if not self.join.retracts:
@@ -513,14 +519,16 @@ class _Epoch:
         right = self.right.with_last(final, int_column(rows, HASH))
         matches = self._match(self.join.bounds, rows, right)
         if self.join.versions and right.num_rows:
-            is_alive = right.column(ALIVE).to_numpy()
-            matches = np.where(is_alive[matches], matches, NO_MATCH)
+            is_version = right.column(IS_VERSION).to_numpy()
+            matches = np.where(is_version[matches], matches, NO_MATCH)
         self._emit_matches(rows, right, matches)
         self.right.drop_expired(final, watermark_us)
 
     def _match(self, bounds: AsofBounds, rows: pa.Table, right: pa.Table) -> Ints:
         left_ids, right_ids, _ = self.join.condition.key_ids(rows, right)
-        return bounds.match(left_ids, int_column(rows, TIME), right_ids, int_column(right, PANE))
+        return bounds.match(
+            left_ids, int_column(rows, TIME), right_ids, int_column(right, STORE_TIME)
+        )
 
     # Forward lookups, and lookups in both directions
 
@@ -547,13 +555,13 @@ class _Epoch:
         matches = self._match(self._forward_bounds, rows, right)
         matches = np.where(self._is_nearer(rows, right, matches), matches, NO_MATCH)
         has_match = matches != NO_MATCH
-        is_expired = (int_column(rows, PANE) <= watermark_us) & ~has_match
+        is_expired = (int_column(rows, STORE_TIME) <= watermark_us) & ~has_match
         self._emit_matches(rows.filter(pa.array(has_match)), right, matches[has_match])
         self._emit_without_forward_match(rows.filter(pa.array(is_expired)))
         self.unmatched.replace(hashes, (rows.filter(pa.array(~(has_match | is_expired))),))
         self.right.drop_expired(final, watermark_us)
-        used = int_column(right, SEQ)[matches[has_match]]
-        return unused.filter(pa.array(~np.isin(int_column(unused, SEQ), used)))
+        used = int_column(right, ARRIVAL_NUMBER)[matches[has_match]]
+        return unused.filter(pa.array(~np.isin(int_column(unused, ARRIVAL_NUMBER), used)))
 
     @property
     def _forward_bounds(self) -> AsofBounds:
@@ -566,7 +574,7 @@ class _Epoch:
     def _start_forward(self, rows: pa.Table, final: pa.Table) -> pa.Table:
         """Return ready rows as unmatched rows: with their expiry and their backward match."""
         bounds, times = self.join.bounds, int_column(rows, TIME)
-        expiry = np.full(rows.num_rows, END_US, np.int64)
+        expiry = np.full(rows.num_rows, END_OF_INPUT_US, np.int64)
         if bounds.lower is not None:
             expiry = times - int(bounds.lower) + 1
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
@@ -576,18 +584,18 @@ class _Epoch:
             matches = self._match(backward, rows, right)
             has_match = matches != NO_MATCH
             matched = right.take(pa.array(matches, mask=~has_match))
-            columns[BACKWARD_TIME] = matched.column(PANE)
+            columns[BACKWARD_TIME] = matched.column(STORE_TIME)
             for index, _ in enumerate(self.join.columns[1]):
                 columns[f"r{index}"] = matched.column(f"c{index}")
             if has_match.any():
                 # A forward match has to be nearer than the backward match.
-                match_times = int_column(right, PANE)[matches[has_match]]
+                match_times = int_column(right, STORE_TIME)[matches[has_match]]
                 expiry[has_match] = np.minimum(
                     expiry[has_match], 2 * times[has_match] - match_times
                 )
         unmatchable = ~self.join.condition.can_match(rows)
-        expiry[unmatchable] = int_column(rows, PANE)[unmatchable]
-        columns[PANE] = pa.array(expiry)
+        expiry[unmatchable] = int_column(rows, STORE_TIME)[unmatchable]
+        columns[STORE_TIME] = pa.array(expiry)
         schema = self.join.unmatched_schema
         return pa.table([columns[name] for name in schema.names], schema)
 
@@ -598,7 +606,7 @@ class _Epoch:
             return is_nearer
         times = int_column(rows, TIME)
         backward = pc.fill_null(rows.column(BACKWARD_TIME), 0).to_numpy()
-        forward = int_column(right, PANE)[matches]
+        forward = int_column(right, STORE_TIME)[matches]
         no_backward = pc.is_null(rows.column(BACKWARD_TIME)).to_numpy(zero_copy_only=False)
         is_nearer &= no_backward | (distance(forward, times) < distance(times, backward))
         return is_nearer
@@ -642,7 +650,7 @@ class _Epoch:
         table = pa.table([*left, *right], schema=schema)
         if self.join.retracts:
             table = table.take(pa.array(np.repeat(np.arange(len(table)), int_column(rows, WEIGHT))))
-        self.output.main.append(with_op(table, INSERT) if self.join.with_op else table)
+        self.output.rows.append(with_op(table, INSERT) if self.join.with_op else table)
 
     def finish(self) -> StepOutput:
         """Save the stores, report their sizes and check the limits."""
@@ -651,9 +659,9 @@ class _Epoch:
         sizes = [self.pending.sizes(), self.right.recent.sizes()]
         runs = (self.right.last, self.unmatched)
         sizes += [{"rows": r.rows, "groups": r.groups, "bytes": r.bytes} for r in runs]
-        for gauge in ("rows", "groups", "bytes"):
-            self.state.gauges[gauge] = sum(size[gauge] for size in sizes)
+        for metric in ("rows", "groups", "bytes"):
+            self.state.metrics[metric] = sum(size[metric] for size in sizes)
         if self.join.retracts:
             self.state.count_unknown_retractions(0)
-        self.join.limits.check(self.join.name, self.state.gauges)
+        self.join.limits.check(self.join.name, self.state.metrics)
         return self.output

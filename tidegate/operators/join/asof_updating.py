@@ -29,11 +29,11 @@ from tidegate.operators.kernels.ordering import BY_ARRIVAL, arrival_schema, is_s
 from tidegate.operators.kernels.weighted_rows import WeightedRows, consolidate
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
     with_op,
 )
 from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive, load_same_keys
@@ -117,27 +117,27 @@ class UpdatingAsofJoin:
         return concat(parts)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         ttl = self.time_to_live
         store = self._open_store(state)
         if ttl is not None:
-            ttl.drop_expired(store, epoch_time.now_us)
+            ttl.drop_expired(store, progress.now_us)
         received = [self._consolidate_input(port, inputs[port]) for port in (0, 1)]
         output = StepOutput()
         if any(table.num_rows for table in received):
             old = load_same_keys(store, received, self.condition.names)
             new = self._drop_unknown_retractions(state, old, received)
             if not self.at_end:
-                output.main += self._changes(old, new)
-            touches = () if ttl is None else (ttl.touch(new, epoch_time.now_us),)
+                output.rows += self._changes(old, new)
+            touches = () if ttl is None else (ttl.touch(new, progress.now_us),)
             store.append((*touches, *new))
-        if self.at_end and epoch_time.just_ended:
-            output.main += self._final_result(*store.load_all()[-2:])
+        if self.at_end and progress.just_ended:
+            output.rows += self._final_result(*store.load_all()[-2:])
         store.save()
         state.count_unknown_retractions(0)
-        state.gauges["groups"] = state.gauges["rows"]
-        self.limits.check(self.name, state.gauges)
+        state.metrics["groups"] = state.metrics["rows"]
+        self.limits.check(self.name, state.metrics)
         return output
 
     def _open_store(self, state: KeyGroupState) -> SortedRunStore:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import HASH, PANE
+from tidegate.columns import HASH, STORE_TIME
 from tidegate.operators.kernels.arrays import Ints, concat, int_column
 from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.matching import (
@@ -23,14 +23,14 @@ from tidegate.operators.kernels.matching import (
     numbered_fields,
     output_types,
 )
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
@@ -59,7 +59,7 @@ class IntervalJoin:
     at_close: bool = False
     limits: Limits = NO_LIMITS
     name: str = "interval_join"
-    late_rows: tuple[LateRows, LateRows] | None = None
+    late_rows: tuple[LateRowFormat, LateRowFormat] | None = None
     starts: tuple[str | None, str | None] = (None, None)
 
     def __post_init__(self) -> None:
@@ -67,15 +67,15 @@ class IntervalJoin:
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        hidden = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
+        hidden = [pa.field(STORE_TIME, pa.int64()), pa.field(HASH, pa.int64())]
         return tuple(
             (pa.schema([*hidden, *self.condition.fields, *numbered_fields(self.columns[port])]),)
             for port in (0, 1)
         )
 
     def stored_schema(self, port: int) -> pa.Schema:
-        """Return the schema of a stored row; its pane is the watermark from which it is closed."""
-        hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH, TIME, ID)]
+        """Return the schema of a stored row; STORE_TIME is the watermark that closes it."""
+        hidden = [pa.field(name, pa.int64()) for name in (STORE_TIME, HASH, TIME, ID)]
         return pa.schema([*hidden, *self.condition.fields, *numbered_fields(self.columns[port])])
 
     @property
@@ -92,7 +92,7 @@ class IntervalJoin:
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         """Drop rows that can neither match nor be emitted without a match."""
         schema = self.shuffle_schemas[port][0]
-        columns = [rows.column(PANE), rows.column(HASH)]
+        columns = [rows.column(STORE_TIME), rows.column(HASH)]
         columns += [canonicalize(rows.column(item.name)) for item in self.condition.fields]
         columns += [rows.column(item.name) for item in numbered_fields(self.columns[port])]
         table = pa.table(columns, schema=schema)
@@ -104,16 +104,16 @@ class IntervalJoin:
         return concat(parts)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
-        epoch = _Epoch(self, state, epoch_time)
+        epoch = _Epoch(self, state, progress)
         left, right = (epoch.drop_late_rows(port, inputs[port]) for port in (0, 1))
         epoch.match(left, pa.concat_tables([epoch.load_candidates(1, left), right]))
         epoch.match(epoch.load_candidates(0, right), right)
         for port, new in ((0, left), (1, right)):
             epoch.store(port, new)
         output = StepOutput(epoch.finish(), epoch.late)
-        self.limits.check(self.name, state.gauges)
+        self.limits.check(self.name, state.metrics)
         return output
 
 
@@ -123,7 +123,7 @@ class _Epoch:
 
     join: IntervalJoin
     state: KeyGroupState
-    epoch_time: EpochTime
+    progress: TimeProgress
     results: list[pa.Table] = field(default_factory=list)
     late: list[pa.Table] = field(default_factory=list)
 
@@ -135,7 +135,7 @@ class _Epoch:
             for port in (0, 1)
         ]
         # The ids of stored rows that have had a match, for the sides of which that is tracked.
-        id_schema = (pa.schema([(PANE, pa.int64()), (ID, pa.int64())]),)
+        id_schema = (pa.schema([(STORE_TIME, pa.int64()), (ID, pa.int64())]),)
         self.matched = [
             TimeBucketStore(self.state, id_schema, _distinct_ids, f"matched_{_SIDES[port]}")
             for port in (0, 1)
@@ -147,16 +147,16 @@ class _Epoch:
 
     @property
     def _result_schema(self) -> pa.Schema:
-        """A result; its pane is the watermark from which it is final."""
-        return pa.schema([pa.field(PANE, pa.int64()), *self.join.output])
+        """A result; STORE_TIME is the watermark from which it is final."""
+        return pa.schema([pa.field(STORE_TIME, pa.int64()), *self.join.output])
 
     # Input
 
     def drop_late_rows(self, port: int, parts: list[Tables]) -> pa.Table:
         """Return the new rows of a side that are on time, as stored rows."""
-        join, previous_us = self.join, self.epoch_time.previous_watermark_us
+        join, previous_us = self.join, self.progress.previous_watermark_us
         rows = concat(parts)[0] if parts else join.shuffle_schemas[port][0].empty_table()
-        times = int_column(rows, PANE)
+        times = int_column(rows, STORE_TIME)
         if previous_us is not None and len(times):
             is_late = times + join.close_delay_us <= previous_us
             if is_late.any():
@@ -166,7 +166,7 @@ class _Epoch:
         first_id = int(self.state.meta.get("next_id", 0))
         self.state.meta["next_id"] = first_id + len(times)
         hidden = {
-            PANE: pa.array(times + reach_us + join.close_delay_us),
+            STORE_TIME: pa.array(times + reach_us + join.close_delay_us),
             TIME: pa.array(times),
             ID: pa.array(first_id + np.arange(len(times))),
         }
@@ -188,8 +188,8 @@ class _Epoch:
         starts = ends = None
         if start is not None:
             starts = np.asarray(rows.column(start).cast(pa.int64()).to_numpy(), np.int64)
-            ends = int_column(rows, PANE)
-        previous_us = self.epoch_time.previous_watermark_us
+            ends = int_column(rows, STORE_TIME)
+        previous_us = self.progress.previous_watermark_us
         self.late.append(late_rows.with_reason(pa.table(original), starts, ends, previous_us))
 
     def load_candidates(self, port: int, others: pa.Table) -> pa.Table:
@@ -223,10 +223,10 @@ class _Epoch:
             return
         left, right = left.take(pa.array(left_indices)), right.take(pa.array(right_indices))
         final_us = {
-            "RIGHT": int_column(right, PANE),
-            "FULL": np.maximum(int_column(left, PANE), int_column(right, PANE)),
+            "RIGHT": int_column(right, STORE_TIME),
+            "FULL": np.maximum(int_column(left, STORE_TIME), int_column(right, STORE_TIME)),
         }
-        self._add_results(final_us.get(self.join.how, int_column(left, PANE)), left, right)
+        self._add_results(final_us.get(self.join.how, int_column(left, STORE_TIME)), left, right)
 
     def _add_results(self, final_us: Ints, left: pa.Table | None, right: pa.Table | None) -> None:
         """Collect results with the watermark from which they are final; None is a side of NULLs."""
@@ -245,39 +245,39 @@ class _Epoch:
 
     def store(self, port: int, new: pa.Table) -> None:
         """Store new rows that may still match and drop closed rows."""
-        watermark_us = self.epoch_time.watermark_us
+        watermark_us = self.progress.watermark_us
         if self.tracked[port]:
             self._track_matches(port, new)
         if watermark_us is not None:
             self.rows[port].drop_before(watermark_us + 1)
             self.matched[port].drop_before(watermark_us + 1)
-            new = new.filter(pa.array(int_column(new, PANE) > watermark_us))
+            new = new.filter(pa.array(int_column(new, STORE_TIME) > watermark_us))
         if new.num_rows:
             self.rows[port].append((new,))
 
     def _track_matches(self, port: int, new: pa.Table) -> None:
         """Remember rows with a match, and emit closed rows without one."""
-        watermark_us = self.epoch_time.watermark_us
+        watermark_us = self.progress.watermark_us
         first_matches = self._first_matches(port)
         if first_matches.num_rows:
             if self.join.how == "SEMI":
-                self._add_results(int_column(first_matches, PANE), first_matches, None)
-            ids = first_matches.select([PANE, ID])
+                self._add_results(int_column(first_matches, STORE_TIME), first_matches, None)
+            ids = first_matches.select([STORE_TIME, ID])
             if watermark_us is not None:
-                ids = ids.filter(pa.array(int_column(ids, PANE) > watermark_us))
+                ids = ids.filter(pa.array(int_column(ids, STORE_TIME) > watermark_us))
             if ids.num_rows:
                 self.matched[port].append((ids,))
         if watermark_us is None or self.join.how == "SEMI":
             return
         closed = [tables[0] for tables in self.rows[port].load(None, watermark_us + 1)]
-        closed.append(new.filter(pa.array(int_column(new, PANE) <= watermark_us)))
+        closed.append(new.filter(pa.array(int_column(new, STORE_TIME) <= watermark_us)))
         rows = pa.concat_tables(closed)
         earlier = [tables[0] for tables in self.matched[port].load(None, watermark_us + 1)]
         matched_ids = np.concatenate([int_column(ids, ID) for ids in (*earlier, first_matches)])
         unmatched = rows.filter(pa.array(~np.isin(int_column(rows, ID), matched_ids)))
         if unmatched.num_rows:
             sides = (unmatched, None) if port == 0 else (None, unmatched)
-            self._add_results(int_column(unmatched, PANE), *sides)
+            self._add_results(int_column(unmatched, STORE_TIME), *sides)
 
     def _first_matches(self, port: int) -> pa.Table:
         """Return the rows that had their first match in this epoch."""
@@ -286,8 +286,8 @@ class _Epoch:
         rows = pa.concat_tables(self.new_matches[port])
         _, indices = np.unique(int_column(rows, ID), return_index=True)
         rows = rows.take(pa.array(indices))
-        panes = int_column(rows, PANE)
-        earlier = self.matched[port].load(int(panes.min()), int(panes.max()) + 1)
+        times = int_column(rows, STORE_TIME)
+        earlier = self.matched[port].load(int(times.min()), int(times.max()) + 1)
         if not earlier:
             return rows
         matched_ids = np.concatenate([int_column(tables[0], ID) for tables in earlier])
@@ -299,14 +299,14 @@ class _Epoch:
         stores = [*self.rows, *self.matched, self.held]
         for store in stores:
             store.save()
-        for gauge in ("rows", "groups", "bytes"):
-            self.state.gauges[gauge] = sum(store.sizes()[gauge] for store in stores)
+        for metric in ("rows", "groups", "bytes"):
+            self.state.metrics[metric] = sum(store.sizes()[metric] for store in stores)
         names = self.join.output.names
         return [table.select(names) for table in results if table.num_rows]
 
     def _take_final(self) -> list[pa.Table]:
         """Return the results that are final, and hold the others."""
-        watermark_us = self.epoch_time.watermark_us
+        watermark_us = self.progress.watermark_us
         final = []
         if watermark_us is not None:
             final = [tables[0] for tables in self.held.load(None, watermark_us + 1)]
@@ -314,7 +314,7 @@ class _Epoch:
         for table in self.results:
             waits = np.ones(table.num_rows, np.bool_)
             if watermark_us is not None:
-                waits = int_column(table, PANE) > watermark_us
+                waits = int_column(table, STORE_TIME) > watermark_us
             final.append(table.filter(pa.array(~waits)))
             if waits.any():
                 self.held.append((table.filter(pa.array(waits)),))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import DELETE, HASH, INSERT, OP, PANE, WEIGHT
+from tidegate.columns import DELETE, HASH, INSERT, OP, STORE_TIME, WEIGHT
 from tidegate.operators.kernels.arrays import Ints, concat, int_column
 from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.matching import (
@@ -26,11 +26,11 @@ from tidegate.operators.kernels.matching import (
 from tidegate.operators.kernels.weighted_rows import WeightedRows, consolidate
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive, load_same_keys
 from tidegate.state.codec import schema_text
@@ -62,8 +62,8 @@ class RegularJoin:
         return tuple((self.stored_schema(port),) for port in (0, 1))
 
     def stored_schema(self, port: int) -> pa.Schema:
-        """Return the schema of a row; its pane is the watermark from which it is not needed."""
-        hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH, TIME)]
+        """Return the schema of a row; STORE_TIME is the watermark from which it is not needed."""
+        hidden = [pa.field(name, pa.int64()) for name in (STORE_TIME, HASH, TIME)]
         columns = [*self.condition.fields, *numbered_fields(self.columns[port])]
         return pa.schema([*hidden, *columns, pa.field(WEIGHT, pa.int64())])
 
@@ -80,12 +80,12 @@ class RegularJoin:
         return (FORMAT, *(schema_text(self.stored_schema(port)) for port in (0, 1)))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
-        """Consolidate rows; their pane arrives as their time and becomes their expiry."""
-        times = rows.column(PANE)
+        """Consolidate rows; STORE_TIME arrives as their time and becomes their expiry."""
+        times = rows.column(STORE_TIME)
         weights = rows.column(WEIGHT) if self.retracts else pa.array(np.ones(rows.num_rows, int))
         keys = [canonicalize(rows.column(name)) for name in self.condition.names]
         columns = [rows.column(item.name) for item in numbered_fields(self.columns[port])]
-        expiry = self._expiry_us(port, int_column(rows, PANE))
+        expiry = self._expiry_us(port, int_column(rows, STORE_TIME))
         hidden = [pa.array(expiry), rows.column(HASH), times]
         table = pa.table([*hidden, *keys, *columns, weights], schema=self.stored_schema(port))
         if not TRACKS_MATCHES[self.how][port]:
@@ -115,31 +115,31 @@ class RegularJoin:
         return consolidate(rows) if self.retracts else rows
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         store, ttl = self._open_store(state), self.time_to_live
         if ttl is not None:
-            ttl.drop_expired(store, epoch_time.now_us)
-        received = [self._drop_late_rows(state, port, inputs[port], epoch_time) for port in (0, 1)]
+            ttl.drop_expired(store, progress.now_us)
+        received = [self._drop_late_rows(state, port, inputs[port], progress) for port in (0, 1)]
         output = StepOutput()
         if any(table.num_rows for table in received):
             only_stores = self.at_end and not self.retracts
             old = [] if only_stores else load_same_keys(store, received, self.condition.names)
             new = self._drop_unknown_retractions(state, old, received)
             if not self.at_end:
-                output.main += self._changes(old, new)
-            touches = () if ttl is None else (ttl.touch(new, epoch_time.now_us),)
+                output.rows += self._changes(old, new)
+            touches = () if ttl is None else (ttl.touch(new, progress.now_us),)
             store.append((*touches, *new))
-        if self.at_end and epoch_time.just_ended:
+        if self.at_end and progress.just_ended:
             left, right = store.load_all()[-2:]
-            output.main += self._as_output(self._full_join(left, right))
-        if self.close_delay_us is not None and epoch_time.watermark_us is not None:
-            store.drop_due(epoch_time.watermark_us)
+            output.rows += self._as_output(self._full_join(left, right))
+        if self.close_delay_us is not None and progress.watermark_us is not None:
+            store.drop_due(progress.watermark_us)
         store.save()
         if self.retracts:
             state.count_unknown_retractions(0)
-        state.gauges["groups"] = state.gauges["rows"]
-        self.limits.check(self.name, state.gauges)
+        state.metrics["groups"] = state.metrics["rows"]
+        self.limits.check(self.name, state.metrics)
         return output
 
     def _open_store(self, state: KeyGroupState) -> SortedRunStore:
@@ -149,7 +149,11 @@ class RegularJoin:
             return SortedRunStore(state, (ttl.schema, *schemas), self._merge, due=ttl.due)
         if self.close_delay_us is not None:
             return SortedRunStore(
-                state, schemas, self._merge, due=lambda rows: int_column(rows, PANE), timed=2
+                state,
+                schemas,
+                self._merge,
+                due=lambda rows: int_column(rows, STORE_TIME),
+                tables_with_timers=2,
             )
         return SortedRunStore(state, schemas, self._merge)
 
@@ -159,12 +163,12 @@ class RegularJoin:
         return rows if ttl is None else (ttl.keep_latest(tables[0]), *rows)
 
     def _drop_late_rows(
-        self, state: KeyGroupState, port: int, parts: list[Tables], epoch_time: EpochTime
+        self, state: KeyGroupState, port: int, parts: list[Tables], progress: TimeProgress
     ) -> pa.Table:
         """Return the consolidated rows of an input that are on time; late rows are counted."""
         schema = self.stored_schema(port)
         rows = self._consolidate(concat(parts)[0]) if parts else schema.empty_table()
-        previous_us = epoch_time.previous_watermark_us
+        previous_us = progress.previous_watermark_us
         if self.close_delay_us is None or previous_us is None or not rows.num_rows:
             return rows
         is_late = int_column(rows, TIME) + self.close_delay_us <= previous_us

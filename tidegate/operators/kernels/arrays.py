@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import PANE
+from tidegate.columns import STORE_TIME
 from tidegate.operators.operator import Tables
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
@@ -135,6 +135,12 @@ def sum_groups(column: Column, ids: Ints, groups: int) -> Ints:
     return sums
 
 
+def with_int_column(table: pa.Table, name: str, values: Ints) -> pa.Table:
+    """Replace the values of a BIGINT column."""
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, pa.field(name, pa.int64()), pa.array(values, pa.int64()))
+
+
 # ---- Several tables at once
 
 
@@ -143,9 +149,9 @@ def concat(parts: Sequence[Tables]) -> Tables:
     return tuple(pa.concat_tables(tables) for tables in zip(*parts, strict=True))
 
 
-def filter_panes(tables: Tables, keep: Callable[[Ints], Mask]) -> Tables:
-    """Keep the rows of all tables whose pane satisfies `keep`."""
-    return tuple(_filter(table, keep(table.column(PANE).to_numpy())) for table in tables)
+def filter_by_time(tables: Tables, keep: Callable[[Ints], Mask]) -> Tables:
+    """Keep the rows of all tables whose STORE_TIME (or pane) satisfies `keep`."""
+    return tuple(_filter(table, keep(table.column(STORE_TIME).to_numpy())) for table in tables)
 
 
 def _filter(table: pa.Table, mask: Mask) -> pa.Table:

@@ -81,13 +81,13 @@ def rank_rows(
     rows = len(ids)
     order = np.lexsort((*reversed(arrival), *reversed(by), ids))
     positions = np.arange(rows)
-    starts_id = _changes(ids[order])
+    starts_id = differs_from_previous(ids[order])
     starts = np.maximum.accumulate(np.where(starts_id, positions, 0))
     ordered_ranks = positions - starts + 1
     if function != ROW_NUMBER:
         starts_peers = starts_id.copy()
         for column in by:
-            starts_peers |= _changes(column[order])
+            starts_peers |= differs_from_previous(column[order])
         if function == RANK:
             first_peers = np.maximum.accumulate(np.where(starts_peers, positions, 0))
             ordered_ranks = first_peers - starts + 1
@@ -99,7 +99,7 @@ def rank_rows(
     return ranks, order
 
 
-def _changes(values: Ints) -> Mask:
+def differs_from_previous(values: Ints) -> Mask:
     """Return where a value differs from the one before it; true for the first."""
     differs = np.ones(len(values), np.bool_)
     differs[1:] = values[1:] != values[:-1]
@@ -115,7 +115,7 @@ def identical_row_ids(rows: pa.Table) -> tuple[Ints, int]:
 
 INT = pa.int64()
 # The number of a row in order of arrival. Among rows that are equal in an ORDER BY, the first wins.
-SEQ = "_seq"
+ARRIVAL_NUMBER = "_seq"
 ARRIVAL_FIELDS = (pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, INT))
 BY_ARRIVAL = [(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")]
 
@@ -127,7 +127,7 @@ def arrival_schema(content: Sequence[pa.Field]) -> pa.Schema:
 
 def stored_schema(content: Sequence[pa.Field]) -> pa.Schema:
     """Return the schema of stored rows: the content and the row's number."""
-    return pa.schema([*content, pa.field(SEQ, INT)])
+    return pa.schema([*content, pa.field(ARRIVAL_NUMBER, INT)])
 
 
 def select_columns(
@@ -149,7 +149,7 @@ def number_arrivals(state: KeyGroupState, rows: pa.Table) -> pa.Table:
     state.meta["seq"] = first + rows.num_rows
     order = np.lexsort(tuple(reversed(arrival_codes(rows))))
     numbers = pa.array(np.arange(first, first + rows.num_rows))
-    return rows.take(pa.array(order)).append_column(SEQ, numbers)
+    return rows.take(pa.array(order)).append_column(ARRIVAL_NUMBER, numbers)
 
 
 def arrival_codes(rows: pa.Table) -> list[Ints]:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import HASH, PANE
+from tidegate.columns import GROUP_ID, HASH, STORE_TIME
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 from tidegate.operators.kernels import ordering as arrival
@@ -30,22 +30,28 @@ from tidegate.operators.kernels.arrays import (
     to_flags,
 )
 from tidegate.operators.kernels.keys import group_ids
-from tidegate.operators.kernels.ordering import INT, SEQ, Ordering, check_partitions, sort_codes
-from tidegate.operators.late_rows import LateRows, split_late
+from tidegate.operators.kernels.ordering import (
+    ARRIVAL_NUMBER,
+    INT,
+    Ordering,
+    check_partitions,
+    sort_codes,
+)
+from tidegate.operators.late_rows import LateRowFormat, split_late
 from tidegate.operators.match.search import UNDECIDED, PatternMatch, Program, Search, navigate
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.store import sorted_runs as runs
 from tidegate.operators.store import time_buckets as segments
 from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
 from tidegate.operators.store.time_buckets import TimeBucketStore
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 from tidegate.state.codec import schema_text
 
 # ---- Measures: values of single rows, and aggregates over the rows of variables
@@ -134,12 +140,12 @@ class MeasureEvaluator:
         indices = np.concatenate([np.arange(match.first, match.end) for match in matches])
         variables = np.concatenate([np.asarray(match.variables) for match in matches])
         table = self._arguments(rows.take(pa.array(indices)), variables)
-        table = table.append_column(PANE, pa.array(numbers, pa.int64()))
+        table = table.append_column(GROUP_ID, pa.array(numbers, pa.int64()))
         zeros = np.zeros(len(numbers), np.int64)
         results = self.aggregator.evaluate(
             self.aggregator.pre_aggregate(table.append_column(HASH, pa.array(zeros)))
         )
-        order = pa.array(np.argsort(results.column(PANE).to_numpy()))
+        order = pa.array(np.argsort(results.column(GROUP_ID).to_numpy()))
         return [results.column(f"r{index}").take(order) for index, _ in enumerate(self.aggregates)]
 
     def _arguments(self, rows: pa.Table, variables: Ints) -> pa.Table:
@@ -212,11 +218,11 @@ class MatchSpec:
 
 @dataclass(frozen=True)
 class MatchOperator:
-    """Emits matches; the pane of an arriving row is the watermark that passes its time."""
+    """Emits matches; STORE_TIME of an arriving row is the watermark that passes its time."""
 
     spec: MatchSpec
     ttl_us: int | None = None
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     name: str = "match"
 
@@ -231,7 +237,7 @@ class MatchOperator:
 
     @property
     def _fields(self) -> list[pa.Field]:
-        return [pa.field(PANE, INT), pa.field(HASH, INT), *self.spec.fields]
+        return [pa.field(STORE_TIME, INT), pa.field(HASH, INT), *self.spec.fields]
 
     @property
     def arrival_schema(self) -> pa.Schema:
@@ -246,7 +252,7 @@ class MatchOperator:
     def stored_schema(self) -> pa.Schema:
         """The schema of a row that the watermark has passed. A match may start at it if it is open.
 
-        Its pane is the watermark at which the rows of the partition must be searched again.
+        STORE_TIME is the watermark at which the rows of the partition must be searched again.
         """
         return pa.schema([*self.waiting_schema, pa.field(IS_OPEN, pa.bool_())])
 
@@ -277,35 +283,35 @@ class MatchOperator:
         return arrival.select_columns(rows, self.arrival_schema, self.spec.key_fields)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         output = StepOutput()
         store = SortedRunStore(
             state,
             (self.stored_schema,),
             lambda tables: tables,
-            due=lambda rows: int_column(rows, PANE),
+            due=lambda rows: int_column(rows, STORE_TIME),
         )
         waiting = TimeBucketStore(state, (self.waiting_schema,), None, "waiting")
-        rows = self._drop_late_rows(state, inputs[0], epoch_time, output)
+        rows = self._drop_late_rows(state, inputs[0], progress, output)
         rows = arrival.number_arrivals(state, rows).select(self.waiting_schema.names)
-        self._expire_and_touch(state, store, rows, epoch_time)
-        if epoch_time.watermark_us is not None:
-            passed, rows = self._split_by_watermark(waiting, rows, epoch_time.watermark_us)
-            output.main += self._emit_matches(store, passed, epoch_time)
+        self._expire_and_touch(state, store, rows, progress)
+        if progress.watermark_us is not None:
+            passed, rows = self._split_by_watermark(waiting, rows, progress.watermark_us)
+            output.rows += self._emit_matches(store, passed, progress)
         if rows.num_rows:
             waiting.append((rows,))
-        self.limits.enforce_with_waiting(self.name, store, waiting, state.gauges)
+        self.limits.enforce_with_waiting(self.name, store, waiting, state.metrics)
         return output
 
     def _drop_late_rows(
-        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
+        self, state: KeyGroupState, parts: list[Tables], progress: TimeProgress, output: StepOutput
     ) -> pa.Table:
         """Return the rows that are on time; late rows are counted and emitted to a late stream."""
-        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
+        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, progress)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.with_window(late, None, epoch_time.previous_watermark_us)
+        output.late += self.late_rows.with_window(late, None, progress.previous_watermark_us)
         return self._select(rows)
 
     def _split_by_watermark(
@@ -314,29 +320,29 @@ class MatchOperator:
         """Return the rows that the watermark has passed, and the new rows that wait."""
         stored = [part[0] for part in waiting.load(None, watermark_us + 1)]
         waiting.drop_before(watermark_us + 1)
-        is_passed = int_column(rows, PANE) <= watermark_us
+        is_passed = int_column(rows, STORE_TIME) <= watermark_us
         new = rows.filter(pa.array(is_passed))
         passed = pa.concat_tables([self.waiting_schema.empty_table(), *stored, new])
         return passed, rows.filter(pa.array(~is_passed))
 
     def _emit_matches(
-        self, store: SortedRunStore, passed: pa.Table, epoch_time: EpochTime
+        self, store: SortedRunStore, passed: pa.Table, progress: TimeProgress
     ) -> list[pa.Table]:
         """Search the partitions of new rows and those that are due; update their stored rows."""
-        assert epoch_time.watermark_us is not None, "the watermark has passed rows"
-        if epoch_time.ended:
+        assert progress.watermark_us is not None, "the watermark has passed rows"
+        if progress.ended:
             stored = store.load_all()[0]
             hashes = np.zeros(0, np.int64)
         else:
-            due_hashes = store.due_hashes(epoch_time.watermark_us)
+            due_hashes = store.due_hashes(progress.watermark_us)
             hashes = np.union1d(int_column(passed, HASH), due_hashes)
             stored = store.load(hashes)[0]
         is_open = pa.array(np.ones(passed.num_rows, np.bool_))
         rows = pa.concat_tables([stored, passed.append_column(IS_OPEN, is_open)])
         if not rows.num_rows:
             return []
-        matches, remaining = _PartitionSearch(self, rows, epoch_time).run()
-        if epoch_time.ended:
+        matches, remaining = _PartitionSearch(self, rows, progress).run()
+        if progress.ended:
             # All later rows are late.
             store.clear()
         else:
@@ -344,7 +350,7 @@ class MatchOperator:
         return [matches] if matches.num_rows else []
 
     def _expire_and_touch(
-        self, state: KeyGroupState, store: SortedRunStore, rows: pa.Table, epoch_time: EpochTime
+        self, state: KeyGroupState, store: SortedRunStore, rows: pa.Table, progress: TimeProgress
     ) -> None:
         """Drop partitions whose time to live has ended; restart it for those with new rows."""
         ttl = self.time_to_live
@@ -357,28 +363,30 @@ class MatchOperator:
             due=ttl.due,
             name="touched",
         )
-        expired = ttl.expired(touched, epoch_time.now_us)
+        expired = ttl.expired(touched, progress.now_us)
         if expired.num_rows:
             hashes = int_column(expired, HASH)
             (touches,), (stored,) = touched.load(hashes), store.load(hashes)
-            alive = touches.filter(pa.array(ttl.due(touches) > epoch_time.now_us))
+            alive = touches.filter(pa.array(ttl.due(touches) > progress.now_us))
             touched.replace(hashes, (alive,))
             store.replace(hashes, (ttl.rows_of_keys(alive, stored),))
         if rows.num_rows:
-            touched.append((ttl.touch([rows], epoch_time.now_us),))
+            touched.append((ttl.touch([rows], progress.now_us),))
         touched.save()
 
 
 class _PartitionSearch:
     """Searches the sorted rows of partitions."""
 
-    def __init__(self, operator: MatchOperator, rows: pa.Table, epoch_time: EpochTime) -> None:
+    def __init__(self, operator: MatchOperator, rows: pa.Table, progress: TimeProgress) -> None:
         self.operator = operator
         self.spec = spec = operator.spec
-        self.epoch_time = epoch_time
+        self.progress = progress
         ids, _ = group_ids(rows, [HASH, *(item.name for item in spec.key_fields)])
         by = [sort_codes(rows.column(f"o{o}"), item) for o, item in enumerate(spec.orders)]
-        order = np.lexsort((int_column(rows, SEQ), *reversed(by), int_column(rows, TIME), ids))
+        order = np.lexsort(
+            (int_column(rows, ARRIVAL_NUMBER), *reversed(by), int_column(rows, TIME), ids)
+        )
         self.rows = rows.take(pa.array(order))
         self.ids: Ints = ids[order]
         self.times = int_column(self.rows, TIME)
@@ -393,7 +401,7 @@ class _PartitionSearch:
         """Return the matches, and the rows to store."""
         total = len(self.ids)
         is_stored, is_open = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
-        due_us = np.full(total, END_US, np.int64)
+        due_us = np.full(total, END_OF_INPUT_US, np.int64)
         was_open = to_flags(self.rows.column(IS_OPEN))
         starts = np.flatnonzero(np.diff(self.ids, prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), total], strict=True):
@@ -404,7 +412,7 @@ class _PartitionSearch:
             if row < stop and self.spec.program.within_us is not None:
                 due_us[start:stop] = self.times[row] + self.spec.program.within_us
         schema = self.operator.stored_schema
-        hidden = {PANE: pa.array(due_us), IS_OPEN: pa.array(is_open)}
+        hidden = {STORE_TIME: pa.array(due_us), IS_OPEN: pa.array(is_open)}
         columns = [
             hidden[name] if name in hidden else self.rows.column(name) for name in schema.names
         ]
@@ -428,9 +436,9 @@ class _PartitionSearch:
     def _is_complete(self, row: int) -> bool:
         """Return whether no row that arrives later can be in a match that starts at this row."""
         within_us = self.spec.program.within_us
-        watermark_us = self.epoch_time.watermark_us
+        watermark_us = self.progress.watermark_us
         assert watermark_us is not None, "the watermark has passed rows"
-        if self.epoch_time.ended:
+        if self.progress.ended:
             return True
         return within_us is not None and watermark_us >= self.times[row] + within_us
 

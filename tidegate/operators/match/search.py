@@ -28,14 +28,14 @@ Inputs = Sequence[Any]
 _EXACT = Context(prec=80)
 
 
-class Scalar(Protocol):
+class ConditionExpression(Protocol):
     """An expression over the inputs of a condition; None is NULL."""
 
     def evaluate(self, inputs: Inputs) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Input:
+class InputValue:
     """One input of a condition."""
 
     index: int
@@ -58,7 +58,7 @@ class Constant:
 class AsDouble:
     """The conversion of an integer or a decimal to a double."""
 
-    input: Scalar
+    input: ConditionExpression
 
     def evaluate(self, inputs: Inputs) -> Any:
         value = self.input.evaluate(inputs)
@@ -90,8 +90,8 @@ class Compare:
     """A comparison of two values; `doubles` orders NaN."""
 
     sign: str
-    left: Scalar
-    right: Scalar
+    left: ConditionExpression
+    right: ConditionExpression
     doubles: bool = False
 
     def evaluate(self, inputs: Inputs) -> Any:
@@ -105,8 +105,8 @@ class Compare:
 
 @dataclass(frozen=True)
 class And:
-    left: Scalar
-    right: Scalar
+    left: ConditionExpression
+    right: ConditionExpression
 
     def evaluate(self, inputs: Inputs) -> Any:
         left = self.left.evaluate(inputs)
@@ -118,8 +118,8 @@ class And:
 
 @dataclass(frozen=True)
 class Or:
-    left: Scalar
-    right: Scalar
+    left: ConditionExpression
+    right: ConditionExpression
 
     def evaluate(self, inputs: Inputs) -> Any:
         left = self.left.evaluate(inputs)
@@ -131,7 +131,7 @@ class Or:
 
 @dataclass(frozen=True)
 class Not:
-    input: Scalar
+    input: ConditionExpression
 
     def evaluate(self, inputs: Inputs) -> Any:
         value = self.input.evaluate(inputs)
@@ -140,7 +140,7 @@ class Not:
 
 @dataclass(frozen=True)
 class IsNull:
-    input: Scalar
+    input: ConditionExpression
 
     def evaluate(self, inputs: Inputs) -> Any:
         return self.input.evaluate(inputs) is None
@@ -148,7 +148,7 @@ class IsNull:
 
 @dataclass(frozen=True)
 class Coalesce:
-    inputs: tuple[Scalar, ...]
+    inputs: tuple[ConditionExpression, ...]
 
     def evaluate(self, inputs: Inputs) -> Any:
         for item in self.inputs:
@@ -163,8 +163,8 @@ class Calculate:
     """+, − or × of two integers of some bits, two decimals, or two doubles (0 bits)."""
 
     sign: str
-    left: Scalar
-    right: Scalar
+    left: ConditionExpression
+    right: ConditionExpression
     bits: int = 0
     decimals: bool = False
 
@@ -196,8 +196,8 @@ _DECIMAL_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 class Divide:
     """The quotient of two doubles."""
 
-    left: Scalar
-    right: Scalar
+    left: ConditionExpression
+    right: ConditionExpression
 
     def evaluate(self, inputs: Inputs) -> Any:
         left, right = self.left.evaluate(inputs), self.right.evaluate(inputs)
@@ -212,7 +212,7 @@ class Divide:
 class Absolute:
     """The absolute value of a number; `bits` are those of an integer."""
 
-    input: Scalar
+    input: ConditionExpression
     bits: int = 0
 
     def evaluate(self, inputs: Inputs) -> Any:
@@ -310,7 +310,7 @@ ConditionInput = NavigatedValue | CurrentValue | RunningAggregate
 class CompiledCondition:
     """The condition of a variable: an expression over its inputs."""
 
-    test: Scalar
+    test: ConditionExpression
     inputs: tuple[ConditionInput, ...]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.kernels.arrays import Column, Ints, Mask, as_array, valid_mask
-from tidegate.operators.kernels.ordering import Ordering
+from tidegate.operators.kernels.ordering import Ordering, differs_from_previous
 
 Numbers = npt.NDArray[Any]
 Offset = int | float | None
@@ -66,19 +66,13 @@ def sort_rows(partitions: Ints, by: Sequence[Ints], arrival: Ints) -> SortedRows
     """Sort rows by partition, the codes of an ORDER BY, and arrival."""
     order = np.lexsort((arrival, *reversed(by), partitions))
     sorted_partitions = partitions[order]
-    is_start = _differs_from_previous(sorted_partitions)
+    is_start = differs_from_previous(sorted_partitions)
     is_peer_start = is_start.copy()
     for codes in by:
-        is_peer_start |= _differs_from_previous(codes[order])
+        is_peer_start |= differs_from_previous(codes[order])
     starts, ends = _runs(is_start)
     peer_starts, peer_ends = _runs(is_peer_start)
     return SortedRows(order, sorted_partitions, starts, ends, peer_starts, peer_ends)
-
-
-def _differs_from_previous(values: Ints) -> Mask:
-    differs = np.ones(len(values), np.bool_)
-    differs[1:] = values[1:] != values[:-1]
-    return differs
 
 
 def _runs(is_start: Mask) -> tuple[Ints, Ints]:

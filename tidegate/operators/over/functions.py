@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import HASH, PANE, ROWS
+from tidegate.columns import GROUP_ID, HASH, ROWS
 from tidegate.errors import unsupported_error
 from tidegate.operators.aggregate.functions import AggregateCall, PlainAccumulator, make_accumulator
 from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
@@ -21,6 +21,7 @@ from tidegate.operators.kernels.arrays import (
     int_column,
     take_or_null,
     valid_mask,
+    with_int_column,
 )
 from tidegate.operators.kernels.ordering import Ordering, check_partitions, sort_codes
 from tidegate.operators.operator import Tables
@@ -78,13 +79,15 @@ class FrameGroup:
         return self.frame.start is None
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        """Return the states of single rows; their pane is the position of the row."""
+        """Return the states of single rows; GROUP_ID is the position of the row."""
         count = rows.num_rows
-        columns = {PANE: pa.array(np.arange(count)), HASH: pa.array(np.zeros(count, np.int64))}
+        columns = {GROUP_ID: pa.array(np.arange(count)), HASH: pa.array(np.zeros(count, np.int64))}
         for index, (function, call) in enumerate(zip(self.functions, self.calls, strict=True)):
             for argument, _ in enumerate(call.arguments):
                 columns[f"a{index}_{argument}"] = rows.column(f"a{function}_{argument}")
-        return tuple(_by_pane(table) for table in self.aggregator.pre_aggregate(pa.table(columns)))
+        return tuple(
+            _by_group_id(table) for table in self.aggregator.pre_aggregate(pa.table(columns))
+        )
 
     def states(
         self,
@@ -94,7 +97,7 @@ class FrameGroup:
         initial: Tables | None,
         partitions: Ints,
     ) -> Tables:
-        """Return the state of each frame; its pane is the index of the frame.
+        """Return the state of each frame; GROUP_ID is the index of the frame.
 
         `initial` has the states of the partitions before the first of these rows, by partition.
         """
@@ -115,9 +118,9 @@ class FrameGroup:
             )
         tables = concat(parts) if parts else self.aggregator.empty()
         main, *bags = self.aggregator.combine(tables)
-        missing = np.setdiff1d(np.arange(len(starts)), int_column(main, PANE))
+        missing = np.setdiff1d(np.arange(len(starts)), int_column(main, GROUP_ID))
         main = pa.concat_tables([main, self._empty_states(missing)])
-        return (_by_pane(main), *map(_by_pane, bags))
+        return (_by_group_id(main), *map(_by_group_id, bags))
 
     def _combine_frames(self, row_states: Tables, starts: Ints, ends: Ints, frames: Ints) -> Tables:
         counts = ends - starts
@@ -135,7 +138,11 @@ class FrameGroup:
     def _empty_states(self, frames: Ints) -> pa.Table:
         """Return the states of frames without rows."""
         schema, count = self.aggregator.schemas[0], len(frames)
-        values = {PANE: frames, HASH: np.zeros(count, np.int64), ROWS: np.zeros(count, np.int64)}
+        values = {
+            GROUP_ID: frames,
+            HASH: np.zeros(count, np.int64),
+            ROWS: np.zeros(count, np.int64),
+        }
         columns = [
             pa.array(values[item.name]) if item.name in values else pa.nulls(count, item.type)
             for item in schema
@@ -148,29 +155,24 @@ class FrameGroup:
         return [as_array(results.column(f"r{index}")) for index, _ in enumerate(self.calls)]
 
 
-def _by_pane(table: pa.Table) -> pa.Table:
-    panes = int_column(table, PANE)
-    if np.all(panes[1:] >= panes[:-1]):
+def _by_group_id(table: pa.Table) -> pa.Table:
+    group_ids = int_column(table, GROUP_ID)
+    if np.all(group_ids[1:] >= group_ids[:-1]):
         return table
-    return table.take(pa.array(np.argsort(panes, kind="stable")))
-
-
-def with_pane(table: pa.Table, panes: Ints) -> pa.Table:
-    """Return a table with other panes."""
-    return table.set_column(table.schema.get_field_index(PANE), PANE, pa.array(panes))
+    return table.take(pa.array(np.argsort(group_ids, kind="stable")))
 
 
 def _take_states(table: pa.Table, nodes: Ints, frames: Ints) -> tuple[pa.Table, Ints]:
     """Return the states of nodes as states of frames, and the index of the node of each state.
 
-    A node is a pane of the table. Bags have any number of states per node.
+    A node is a GROUP_ID of the table. Bags have any number of states per node.
     """
-    panes = int_column(table, PANE)
-    first = np.searchsorted(panes, nodes)
-    counts = np.searchsorted(panes, nodes, "right") - first
+    group_ids = int_column(table, GROUP_ID)
+    first = np.searchsorted(group_ids, nodes)
+    counts = np.searchsorted(group_ids, nodes, "right") - first
     shifts = first - (np.cumsum(counts) - counts)
     indices = np.repeat(shifts, counts) + np.arange(int(counts.sum()))
-    states = with_pane(table.take(pa.array(indices)), np.repeat(frames, counts))
+    states = with_int_column(table.take(pa.array(indices)), GROUP_ID, np.repeat(frames, counts))
     return states, np.repeat(np.arange(len(nodes)), counts)
 
 
@@ -202,15 +204,17 @@ def _blocks_of_frames(
         parts.append(_take_blocks(level, ends[right] - 1, frames[right], 2 * _MAX_HEIGHT - height))
         ends = ends - right
         starts, ends, height = starts // 2, ends // 2, height + 1
-        halved = tuple(with_pane(table, int_column(table, PANE) // 2) for table in level)
-        level = tuple(_by_pane(table) for table in aggregator.combine(halved))
+        halved = tuple(
+            with_int_column(table, GROUP_ID, int_column(table, GROUP_ID) // 2) for table in level
+        )
+        level = tuple(_by_group_id(table) for table in aggregator.combine(halved))
     if not parts:
         return aggregator.empty()
     tables = concat([tables for tables, _ in parts])
     sorted_tables = []
     for index, table in enumerate(tables):
         positions = np.concatenate([positions[index] for _, positions in parts])
-        order = np.lexsort((positions, int_column(table, PANE)))
+        order = np.lexsort((positions, int_column(table, GROUP_ID)))
         sorted_tables.append(table.take(pa.array(order)))
     return tuple(sorted_tables)
 
@@ -242,7 +246,7 @@ def _cumulative_states(
     before = _initial_states(row_states, initial, distinct)
     columns = []
     for item in row_states.schema:
-        if item.name in (PANE, HASH):
+        if item.name in (GROUP_ID, HASH):
             columns.append(pa.nulls(row_states.num_rows, item.type).fill_null(0))
         elif item.name == ROWS:
             columns.append(
@@ -264,7 +268,7 @@ def _cumulative_states(
     is_empty = ends <= starts
     initial_index = row_states.num_rows + np.searchsorted(distinct, partitions)
     indices = np.where(is_empty, initial_index, ends - 1)
-    return with_pane(both.take(pa.array(indices)), np.arange(len(starts)))
+    return with_int_column(both.take(pa.array(indices)), GROUP_ID, np.arange(len(starts)))
 
 
 def _initial_states(row_states: pa.Table, initial: Tables | None, partitions: Ints) -> pa.Table:
@@ -274,7 +278,7 @@ def _initial_states(row_states: pa.Table, initial: Tables | None, partitions: In
     columns = []
     for item in row_states.schema:
         nulls = pa.nulls(len(partitions), item.type)
-        columns.append(nulls.fill_null(0) if item.name in (PANE, HASH, ROWS) else nulls)
+        columns.append(nulls.fill_null(0) if item.name in (GROUP_ID, HASH, ROWS) else nulls)
     return pa.table(columns, schema=row_states.schema)
 
 

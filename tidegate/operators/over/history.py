@@ -8,17 +8,17 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import HASH, PANE, ROWS
+from tidegate.columns import GROUP_ID, HASH, ROWS, STORE_TIME
 from tidegate.operators.kernels.arrays import Mask, int_column
-from tidegate.operators.kernels.ordering import INT, SEQ
+from tidegate.operators.kernels.ordering import ARRIVAL_NUMBER, INT
 from tidegate.operators.operator import Tables
 from tidegate.operators.over.functions import FrameGroup, OverSpec
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 
 # The id of a partition, and the numbers of its rows and peer groups that have been dropped.
-ID, ROWS_BEFORE, PEER_GROUPS_BEFORE = "_id", "_before", "_groups"
+ID, ROWS_BEFORE, PEER_GROUPS_BEFORE = "_id", "_rows_before", "_peer_groups_before"
 # The watermark that passed a row, and whether the row has been emitted.
-TIME, EMITTED = "_time", "_done"
+TIME, EMITTED = "_time", "_emitted"
 # The watermark from which no row of the partition can arrive.
 ENDS = "_ends"
 
@@ -81,8 +81,8 @@ class PartitionHistory:
 
     @cached_property
     def partition_schema(self) -> pa.Schema:
-        """The schema of a partition. Its pane is the watermark at which it expires."""
-        hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
+        """The schema of a partition. STORE_TIME is the watermark at which it expires."""
+        hidden = [pa.field(STORE_TIME, INT), pa.field(HASH, INT)]
         counts = [pa.field(name, INT) for name in (ID, ROWS_BEFORE, PEER_GROUPS_BEFORE)]
         return pa.schema([*hidden, *self.spec.key_fields, *counts, *self._state_fields])
 
@@ -94,14 +94,14 @@ class PartitionHistory:
             fields += [
                 pa.field(state_column(number, item.name), item.type)
                 for item in group.aggregator.schemas[0]
-                if item.name not in (PANE, HASH)
+                if item.name not in (GROUP_ID, HASH)
             ]
         return fields
 
     @cached_property
     def row_schema(self) -> pa.Schema:
         """The schema of a row that later rows can read, or that waits for the rows after it."""
-        hidden = [pa.field(name, INT) for name in (PANE, HASH, ID, TIME, SEQ)]
+        hidden = [pa.field(name, INT) for name in (STORE_TIME, HASH, ID, TIME, ARRIVAL_NUMBER)]
         return pa.schema([*hidden, pa.field(EMITTED, pa.bool_()), *self.row_fields])
 
     @property
@@ -113,11 +113,11 @@ class PartitionHistory:
     @cached_property
     def bag_schemas(self) -> tuple[pa.Schema, ...]:
         """The schemas of the bags of all cumulative frames."""
-        hidden = [pa.field(name, INT) for name in (PANE, HASH, ID)]
+        hidden = [pa.field(name, INT) for name in (STORE_TIME, HASH, ID)]
         schemas = []
         for group in self.cumulative_groups:
             for schema in group.aggregator.schemas[1:]:
-                fields = [item for item in schema if item.name not in (PANE, HASH)]
+                fields = [item for item in schema if item.name not in (GROUP_ID, HASH)]
                 schemas.append(pa.schema([*hidden, *fields]))
         return tuple(schemas)
 
@@ -136,11 +136,11 @@ class PartitionHistory:
         """Create the partitions of these rows, one row per partition."""
         count = firsts.num_rows
         zeros = pa.array(np.zeros(count, np.int64))
-        expiry = np.full(count, END_US, np.int64)
+        expiry = np.full(count, END_OF_INPUT_US, np.int64)
         if self.has_closing_key:
             # Frames can extend past the end of the partition; their rows wait until then.
             expiry = int_column(firsts, ENDS) + self.reach.time_ahead
-        values = {PANE: pa.array(expiry), ID: pa.array(np.arange(next_id, next_id + count))}
+        values = {STORE_TIME: pa.array(expiry), ID: pa.array(np.arange(next_id, next_id + count))}
         zero_columns = {ROWS_BEFORE, PEER_GROUPS_BEFORE}
         for number, _ in enumerate(self.cumulative_groups):
             zero_columns |= {state_rows_column(number), state_column(number, ROWS)}
@@ -157,11 +157,11 @@ class PartitionHistory:
         return pa.table(columns, schema=self.partition_schema)
 
     def cumulative_states(self, number: int, partitions: pa.Table, bags: Tables) -> Tables:
-        """Return the stored states of a frame group; their pane is the index of the partition."""
+        """Return the stored states of a frame group; GROUP_ID is the index of the partition."""
         group = self.cumulative_groups[number]
         main, *bag_schemas = group.aggregator.schemas
         hidden = {
-            PANE: pa.array(np.arange(partitions.num_rows)),
+            GROUP_ID: pa.array(np.arange(partitions.num_rows)),
             HASH: partitions.column(HASH),
         }
         columns = [
@@ -175,7 +175,7 @@ class PartitionHistory:
         order = np.argsort(ids)
         for bag, schema in zip(self.bags_of(number, bags), bag_schemas, strict=True):
             indices = order[np.searchsorted(ids[order], int_column(bag, ID))]
-            table = bag.drop_columns([ID, PANE]).append_column(PANE, pa.array(indices))
+            table = bag.drop_columns([ID, STORE_TIME]).append_column(GROUP_ID, pa.array(indices))
             table = table.select(schema.names).cast(schema)
             tables.append(table.take(pa.array(np.argsort(indices, kind="stable"))))
         return tuple(tables)
@@ -190,8 +190,10 @@ class PartitionHistory:
         """Convert the bags of states, by index of the partition, to their stored schemas."""
         stored = []
         for table, schema in zip(states[1:], self.bags_of(number, self.bag_schemas), strict=True):
-            indices = pa.array(int_column(table, PANE))
-            hidden = {name: partitions.column(name).take(indices) for name in (PANE, HASH, ID)}
+            indices = pa.array(int_column(table, GROUP_ID))
+            hidden = {
+                name: partitions.column(name).take(indices) for name in (STORE_TIME, HASH, ID)
+            }
             columns = [
                 hidden[name] if name in hidden else table.column(name) for name in schema.names
             ]

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import HASH, PANE
+from tidegate.columns import GROUP_ID, HASH, STORE_TIME
 from tidegate.operators.kernels import ordering as arrival
 from tidegate.operators.kernels.arrays import (
     Ints,
@@ -26,17 +26,18 @@ from tidegate.operators.kernels.arrays import (
     int_column,
     take_or_null,
     to_flags,
+    with_int_column,
 )
 from tidegate.operators.kernels.keys import find_rows, group_ids
-from tidegate.operators.kernels.ordering import INT, SEQ
-from tidegate.operators.late_rows import LateRows, split_late
+from tidegate.operators.kernels.ordering import ARRIVAL_NUMBER, INT
+from tidegate.operators.late_rows import LateRowFormat, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.over.frames import SortedRows
 from tidegate.operators.over.functions import (
@@ -44,7 +45,6 @@ from tidegate.operators.over.functions import (
     OverSpec,
     evaluate_rank,
     evaluate_shift,
-    with_pane,
 )
 from tidegate.operators.over.history import (
     EMITTED,
@@ -62,13 +62,13 @@ from tidegate.operators.store import sorted_runs as runs
 from tidegate.operators.store import time_buckets as segments
 from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
 from tidegate.operators.store.time_buckets import TimeBucketStore
-from tidegate.operators.watermark import END_US
+from tidegate.operators.watermark import END_OF_INPUT_US
 from tidegate.state.codec import schema_text
 
 # ---- One epoch of some partitions: emit rows, and store the rows that later rows can read
 
 # A row that has been emitted, one that is due, and one that other rows read before it is due.
-_EMITTED, _DUE, _AHEAD = 0, 1, 2
+_EMITTED, _DUE, _PASSED = 0, 1, 2
 
 
 def advance_partitions(
@@ -93,7 +93,7 @@ def advance_partitions(
     status = [
         np.where(to_flags(stored[1].column(EMITTED)), _EMITTED, _DUE),
         np.full(due.num_rows, _DUE),
-        np.full(int(is_visible.sum()), _AHEAD),
+        np.full(int(is_visible.sum()), _PASSED),
     ]
     rows = pa.concat_tables(
         [
@@ -105,7 +105,7 @@ def advance_partitions(
     row_partitions = np.concatenate(
         [stored_partitions, due_partitions, ahead_partitions[is_visible]]
     )
-    positions = history.spec.sort_rows(rows, row_partitions, 0, int_column(rows, SEQ))
+    positions = history.spec.sort_rows(rows, row_partitions, 0, int_column(rows, ARRIVAL_NUMBER))
     epoch = _PartitionEpoch(
         history,
         partitions,
@@ -151,12 +151,12 @@ def _find_by_id(partitions: pa.Table, rows: pa.Table) -> Ints:
 
 
 def _row_names(history: PartitionHistory) -> list[str]:
-    return [TIME, SEQ, *(item.name for item in history.row_fields)]
+    return [TIME, ARRIVAL_NUMBER, *(item.name for item in history.row_fields)]
 
 
 def _as_rows(history: PartitionHistory, waiting: pa.Table) -> pa.Table:
-    """Convert waiting rows, whose pane is the watermark that passes them, to stored rows."""
-    names = [PANE if name == TIME else name for name in _row_names(history)]
+    """Convert waiting rows, whose STORE_TIME is the watermark that passes them, to stored rows."""
+    names = [STORE_TIME if name == TIME else name for name in _row_names(history)]
     schema = pa.schema([history.row_schema.field(name) for name in _row_names(history)])
     return waiting.select(names).rename_columns(_row_names(history)).cast(schema)
 
@@ -189,7 +189,7 @@ class _PartitionEpoch:
         """The end of the rows of each partition, without the rows ahead."""
         indices = np.arange(self.partitions.num_rows)
         ends = np.searchsorted(self.partition_of, indices, "right")
-        ahead = self.partition_of[self.status == _AHEAD]
+        ahead = self.partition_of[self.status == _PASSED]
         stops: Ints = ends - np.bincount(ahead, minlength=len(indices))
         return stops
 
@@ -251,7 +251,7 @@ class _PartitionEpoch:
 
     def _count(self, rows: Mask) -> Ints:
         """Count these rows by partition, without rows ahead."""
-        partitions = self.partition_of[rows & (self.status != _AHEAD)]
+        partitions = self.partition_of[rows & (self.status != _PASSED)]
         counts: Ints = np.bincount(partitions, minlength=self.partitions.num_rows)
         return counts
 
@@ -294,14 +294,14 @@ class _PartitionEpoch:
         columns = [rows.column(item.name) for item in spec.column_fields]
         columns += [results[index] for index, _ in enumerate(spec.functions)]
         result = pa.table(columns, schema=spec.result_schema)
-        order = np.lexsort((int_column(rows, SEQ), int_column(rows, TIME)))
+        order = np.lexsort((int_column(rows, ARRIVAL_NUMBER), int_column(rows, TIME)))
         return result.take(pa.array(order))
 
     def stored_tables(self) -> Tables:
         """Return the stored tables of the partitions after this epoch."""
         first = self._first_stored
         is_stored = self.positions.positions >= first[self.partition_of]
-        stored = np.flatnonzero(is_stored & (self.status != _AHEAD))
+        stored = np.flatnonzero(is_stored & (self.status != _PASSED))
         partitions = self._count_dropped(first)
         rows = self._stored_rows(stored, partitions)
         if self.history.by_time:
@@ -350,10 +350,10 @@ class _PartitionEpoch:
         rows = self.rows.take(pa.array(positions))
         indices = pa.array(self.partition_of[positions])
         is_emitted = ~np.isin(positions, self.waiting)
-        hidden = {name: partitions.column(name).take(indices) for name in (PANE, HASH, ID)}
+        hidden = {name: partitions.column(name).take(indices) for name in (STORE_TIME, HASH, ID)}
         hidden[EMITTED] = pa.array(is_emitted)
         if self.history.by_time and not self.history.has_closing_key:
-            hidden[PANE] = pa.array(self._expiry_us(int_column(rows, TIME)))
+            hidden[STORE_TIME] = pa.array(self._expiry_us(int_column(rows, TIME)))
         columns = []
         for item in self.history.row_schema:
             column = hidden[item.name] if item.name in hidden else rows.column(item.name)
@@ -371,19 +371,19 @@ class _PartitionEpoch:
 
     def _expire_with_rows(self, partitions: pa.Table, stored: Ints) -> pa.Table:
         """Drop partitions without stored rows; the others expire with their last row."""
-        expiry = np.full(partitions.num_rows, -END_US, np.int64)
+        expiry = np.full(partitions.num_rows, -END_OF_INPUT_US, np.int64)
         times = self._expiry_us(int_column(self.rows, TIME)[stored])
         np.maximum.at(expiry, self.partition_of[stored], times)
         if not self.history.has_closing_key:
-            partitions = with_pane(partitions, expiry)
-        return partitions.filter(pa.array(expiry > -END_US))
+            partitions = with_int_column(partitions, STORE_TIME, expiry)
+        return partitions.filter(pa.array(expiry > -END_OF_INPUT_US))
 
     def _with_states(self, number: int, partitions: pa.Table, states: pa.Table) -> pa.Table:
         """Return partitions with the states of a cumulative frame."""
         rows = self.state_stops[number] - self.starts + int_column(self.partitions, ROWS_BEFORE)
         columns = {state_rows_column(number): pa.array(rows)}
         for name in states.column_names:
-            if name not in (PANE, HASH):
+            if name not in (GROUP_ID, HASH):
                 columns[state_column(number, name)] = states.column(name)
         for name, column in columns.items():
             index = partitions.schema.get_field_index(name)
@@ -397,12 +397,12 @@ def _add_to_column(table: pa.Table, name: str, values: Ints) -> pa.Table:
 
 
 def _select_frames(states: Tables, first: int, count: int) -> Tables:
-    """Return the states of some frames, with panes that start at 0."""
+    """Return the states of some frames, with a GROUP_ID that starts at 0."""
     selected = []
     for table in states:
-        panes = int_column(table, PANE)
-        rows = table.filter(pa.array((panes >= first) & (panes < first + count)))
-        selected.append(with_pane(rows, int_column(rows, PANE) - first))
+        frames = int_column(table, GROUP_ID)
+        rows = table.filter(pa.array((frames >= first) & (frames < first + count)))
+        selected.append(with_int_column(rows, GROUP_ID, int_column(rows, GROUP_ID) - first))
     return tuple(selected)
 
 
@@ -413,14 +413,14 @@ def _select_frames(states: Tables, first: int, count: int) -> Tables:
 class OverOperator:
     """Evaluates window functions along event time, which is the first ORDER BY column.
 
-    The pane of a row is the watermark that passes its time. With `has_closing_key` the column ENDS
-    is the watermark from which no row of the partition can arrive.
+    STORE_TIME is the watermark that passes the time of a row. With `has_closing_key` the column
+    ENDS is the watermark from which no row of the partition can arrive.
     """
 
     spec: OverSpec
     has_closing_key: bool = False
     ttl_us: int | None = None
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     name: str = "over"
 
@@ -438,7 +438,7 @@ class OverOperator:
     @property
     def _fields(self) -> list[pa.Field]:
         spec = self.spec
-        hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
+        hidden = [pa.field(STORE_TIME, INT), pa.field(HASH, INT)]
         hidden += [pa.field(ENDS, INT)] if self.has_closing_key else []
         columns = [*spec.order_fields, *spec.argument_fields, *spec.column_fields]
         return [*hidden, *spec.key_fields, *columns]
@@ -488,20 +488,20 @@ class OverOperator:
         return arrival.select_columns(rows, self.arrival_schema, self.spec.key_fields)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         output, store = StepOutput(), self._open_store(state)
         waiting = TimeBucketStore(state, (self.waiting_schema,), None, "waiting")
-        self._drop_expired(store, epoch_time)
-        rows = self._drop_late_rows(state, inputs[0], epoch_time, output)
+        self._drop_expired(store, progress)
+        rows = self._drop_late_rows(state, inputs[0], progress, output)
         rows = arrival.number_arrivals(state, rows).select(self.waiting_schema.names)
-        self._touch_partitions(store, rows, epoch_time)
-        if epoch_time.watermark_us is not None:
-            due, ahead, rows = self._split_by_watermark(waiting, rows, epoch_time.watermark_us)
-            output.main += self._emit(store, due, ahead, epoch_time)
+        self._touch_partitions(store, rows, progress)
+        if progress.watermark_us is not None:
+            due, ahead, rows = self._split_by_watermark(waiting, rows, progress.watermark_us)
+            output.rows += self._emit(store, due, ahead, progress)
         if rows.num_rows:
             waiting.append((rows,))
-        self.limits.enforce_with_waiting(self.name, store, waiting, state.gauges)
+        self.limits.enforce_with_waiting(self.name, store, waiting, state.metrics)
         return output
 
     def _open_store(self, state: KeyGroupState) -> SortedRunStore:
@@ -515,17 +515,17 @@ class OverOperator:
                 due=ttl.due,
             )
         expires = self.history.expires_by_watermark
-        due = (lambda table: int_column(table, PANE)) if expires else None
+        due = (lambda table: int_column(table, STORE_TIME)) if expires else None
         return SortedRunStore(state, schemas, lambda tables: tables, due=due)
 
     def _drop_late_rows(
-        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
+        self, state: KeyGroupState, parts: list[Tables], progress: TimeProgress, output: StepOutput
     ) -> pa.Table:
         """Return the rows that are on time; late rows are counted and emitted to a late stream."""
-        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
+        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, progress)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.with_window(late, None, epoch_time.previous_watermark_us)
+        output.late += self.late_rows.with_window(late, None, progress.previous_watermark_us)
         return self._select(rows)
 
     def _split_by_watermark(
@@ -538,28 +538,32 @@ class OverOperator:
         limit_us = self._limit_us(watermark_us)
         stored = [part[0] for part in waiting.load(None, watermark_us + 1)]
         waiting.drop_before(limit_us + 1)
-        panes = int_column(rows, PANE)
-        new = rows.filter(pa.array(panes <= watermark_us))
+        times = int_column(rows, STORE_TIME)
+        new = rows.filter(pa.array(times <= watermark_us))
         passed = pa.concat_tables([self.waiting_schema.empty_table(), *stored, new])
-        is_due = int_column(passed, PANE) <= limit_us
-        rest = rows.filter(pa.array(panes > limit_us))
+        is_due = int_column(passed, STORE_TIME) <= limit_us
+        rest = rows.filter(pa.array(times > limit_us))
         return passed.filter(pa.array(is_due)), passed.filter(pa.array(~is_due)), rest
 
     def _limit_us(self, watermark_us: int) -> int:
-        """Return the largest pane whose rows are due: the watermark has passed their frames."""
-        return watermark_us if watermark_us == END_US else watermark_us - self.reach.time_ahead
+        """Return the largest STORE_TIME of due rows: the watermark has passed their frames."""
+        return (
+            watermark_us
+            if watermark_us == END_OF_INPUT_US
+            else watermark_us - self.reach.time_ahead
+        )
 
     def _emit(
-        self, store: SortedRunStore, due: pa.Table, ahead: pa.Table, epoch_time: EpochTime
+        self, store: SortedRunStore, due: pa.Table, ahead: pa.Table, progress: TimeProgress
     ) -> list[pa.Table]:
         """Emit due rows whose frame is complete, and update the stored partitions."""
-        assert epoch_time.watermark_us is not None, "rows become due only by the watermark"
-        ended = epoch_time.ended
+        assert progress.watermark_us is not None, "rows become due only by the watermark"
+        ended = progress.ended
         emitted: list[pa.Table] = []
-        emits_waiting = epoch_time.just_ended and self.reach.rows_ahead > 0
+        emits_waiting = progress.just_ended and self.reach.rows_ahead > 0
         if due.num_rows or emits_waiting:
             touches, stored = self._load(store, int_column(due, HASH), load_all=emits_waiting)
-            limit_us = self._limit_us(epoch_time.watermark_us)
+            limit_us = self._limit_us(progress.watermark_us)
             rows, tables = advance_partitions(
                 self.history, stored, due, ahead, limit_us, store.state, ended
             )
@@ -573,7 +577,7 @@ class OverOperator:
             # All later rows are late.
             store.clear()
         elif self.history.expires_by_watermark and self.time_to_live is None:
-            store.drop_due(epoch_time.watermark_us)
+            store.drop_due(progress.watermark_us)
         return emitted
 
     def _load(
@@ -584,23 +588,23 @@ class OverOperator:
         return ((), tables) if self.time_to_live is None else (tables[:1], tables[1:])
 
     def _touch_partitions(
-        self, store: SortedRunStore, rows: pa.Table, epoch_time: EpochTime
+        self, store: SortedRunStore, rows: pa.Table, progress: TimeProgress
     ) -> None:
         """Extend the life of partitions with new rows."""
         ttl = self.time_to_live
         if ttl is not None and rows.num_rows:
             empty_tables = (schema.empty_table() for schema in self.history.schemas)
-            store.append((ttl.touch([rows], epoch_time.now_us), *empty_tables))
+            store.append((ttl.touch([rows], progress.now_us), *empty_tables))
 
-    def _drop_expired(self, store: SortedRunStore, epoch_time: EpochTime) -> None:
+    def _drop_expired(self, store: SortedRunStore, progress: TimeProgress) -> None:
         """Drop partitions whose time to live has ended."""
         ttl = self.time_to_live
         if ttl is None:
             return
-        hashes = int_column(ttl.expired(store, epoch_time.now_us), HASH)
+        hashes = int_column(ttl.expired(store, progress.now_us), HASH)
         if not len(hashes):
             return
         (touches,), stored = self._load(store, hashes, load_all=False)
-        alive = touches.filter(pa.array(ttl.due(touches) > epoch_time.now_us))
+        alive = touches.filter(pa.array(ttl.due(touches) > progress.now_us))
         is_alive = ttl.has_key(alive, stored[0])
         store.replace(hashes, (alive, *self.history.filter_partitions(stored, is_alive)))

@@ -49,8 +49,8 @@ class _Slice:
     """The index entry of a slice: a stored value with the hashes from `first` to `last`.
 
     The fields are stored by position. `tombstones` and `timers` are numbers of entries. Of the
-    timers, the first `fired` are over, and `due` is the time of the next one. `dead` rows and
-    `dead_groups` have tombstones in newer runs.
+    timers, the first `fired_timers` are over, and `next_timer_us` is the time of the next one.
+    `dead_rows` and `dead_groups` have tombstones in newer runs.
     """
 
     number: int
@@ -61,9 +61,9 @@ class _Slice:
     groups: int
     bytes: int
     timers: int
-    due: int | None
-    fired: int = 0
-    dead: int = 0
+    next_timer_us: int | None
+    fired_timers: int = 0
+    dead_rows: int = 0
     dead_groups: int = 0
 
 
@@ -84,7 +84,7 @@ class _Run:
 
 
 @dataclass(frozen=True)
-class _Content:
+class _SliceContent:
     """The content of a slice: tables in order of hash, and the tombstones for older runs."""
 
     tombstones: Ints
@@ -111,7 +111,7 @@ class _Content:
         """Return the rows with other hashes."""
         return tuple(_drop(table, hashes) for table in self.tables)
 
-    def between(self, first: int | None, limit: int | None) -> _Content:
+    def between(self, first: int | None, limit: int | None) -> _SliceContent:
         """Return the part with first ≤ hash < limit, without copying."""
         start, stop = _range(self.tombstones, first, limit)
         tombstones = self.tombstones[start:stop]
@@ -119,14 +119,15 @@ class _Content:
         for table in self.tables:
             start, stop = _range(hashes_of(table), first, limit)
             tables.append(table.slice(start, stop - start))
-        return _Content(tombstones, tuple(tables))
+        return _SliceContent(tombstones, tuple(tables))
 
 
 class SortedRunStore:
     """The runs of one operator and key group. Their index is stored in the operator's `meta`.
 
     `combine` merges the rows of a group when more of them may be in older runs; `combine_all` when
-    all of them are present. `due` returns when each row of the first `timed` tables is due.
+    all of them are present. `due` returns when each row of the first `tables_with_timers` tables is
+    due.
 
     Rows are found by the hash of their key, so a lookup may return rows of other keys with the same
     hash: callers must compare keys.
@@ -139,26 +140,26 @@ class SortedRunStore:
         combine: Combine,
         combine_all: Combine | None = None,
         due: Callable[[pa.Table], Ints] | None = None,
-        timed: int = 1,
+        tables_with_timers: int = 1,
         name: str = "",
     ) -> None:
         self.state = state
-        # An operator can have several stores; the gauges describe the one without a name.
+        # An operator can have several stores; the metrics describe the one without a name.
         self.name = f"run_{name}" if name else "run"
         self.index = f"runs_{name}" if name else "runs"
         self.schemas = tuple(schemas)
         self.combine = combine
         self.combine_all = combine_all or combine
         self.due = due
-        self.timed = timed
+        self.tables_with_timers = tables_with_timers
         index = state.meta.get(self.index, {})
         self.next = int(index.get("next", 0))
         # Rows that are due at or before the floor have expired, even if a slice still has them.
         self.floor_us: int | None = index.get("floor")
         self.runs = [_Run([_Slice(*part) for part in run]) for run in index.get("runs", [])]
         # The changes of this epoch, oldest first; `save` writes them as a run.
-        self.unsaved: list[_Content] = []
-        self.cache: dict[int, _Content] = {}
+        self.unsaved: list[_SliceContent] = []
+        self.cache: dict[int, _SliceContent] = {}
         # The timers up to this time have been returned by `due_hashes`.
         self.fired_until_us: int | None = None
 
@@ -184,7 +185,7 @@ class SortedRunStore:
             if timers is not None:
                 parts.append(hashes_of(timers)[_column(timers, _DUE) <= until_us])
         for part in self._slices():
-            if part.due is not None and part.due <= until_us:
+            if part.next_timer_us is not None and part.next_timer_us <= until_us:
                 parts.append(self._pending_timers(part, until_us))
         return np.unique(np.concatenate(parts))
 
@@ -193,9 +194,9 @@ class SortedRunStore:
         timers = self._content(part).timers
         assert timers is not None, "a slice that has something due has timers"
         stop = int(np.searchsorted(_column(timers, _DUE), until_us, "right"))
-        return hashes_of(timers)[part.fired : stop]
+        return hashes_of(timers)[part.fired_timers : stop]
 
-    def _find(self, hashes: Ints) -> Iterator[tuple[_Slice | None, _Content, Ints]]:
+    def _find(self, hashes: Ints) -> Iterator[tuple[_Slice | None, _SliceContent, Ints]]:
         """Yield, newest first, contents that may have live rows, with the hashes to look up."""
         for content in reversed(self.unsaved):
             yield None, content, hashes
@@ -215,7 +216,7 @@ class SortedRunStore:
     def _slices(self) -> Iterator[_Slice]:
         return (part for run in self.runs for part in run.slices)
 
-    def _content(self, part: _Slice) -> _Content:
+    def _content(self, part: _Slice) -> _SliceContent:
         """Read a slice, once per epoch."""
         if part.number not in self.cache:
             timers = (_TIMERS,) if self.due is not None else ()
@@ -224,12 +225,12 @@ class SortedRunStore:
             assert stored is not None, "every slice of the index is stored"
             tombstones, *tables = stored
             count = len(self.schemas)
-            self.cache[part.number] = _Content(
+            self.cache[part.number] = _SliceContent(
                 hashes_of(tombstones), tuple(tables[:count]), tables[count] if timers else None
             )
         return self.cache[part.number]
 
-    def _layers(self, runs: Sequence[_Run]) -> list[_Content]:
+    def _layers(self, runs: Sequence[_Run]) -> list[_SliceContent]:
         """Return the contents of runs and of the unsaved changes, oldest first."""
         return [*(self._content(part) for run in runs for part in run.slices), *self.unsaved]
 
@@ -253,7 +254,7 @@ class SortedRunStore:
 
     def replace(self, hashes: Ints, tables: Tables) -> None:
         """Replace all rows with these hashes."""
-        self._add(self._bury(np.unique(hashes)), tables)
+        self._add(self._count_dead(np.unique(hashes)), tables)
 
     def drop_due(self, until_us: int) -> None:
         """Expire the rows of all tables that are due by then; later calls add none of them."""
@@ -267,11 +268,11 @@ class SortedRunStore:
         self.runs, self.unsaved = [], []
 
     def _add(self, tombstones: Ints, tables: Tables) -> None:
-        content = _Content(tombstones, tuple(_sort_by_hash(table) for table in tables))
+        content = _SliceContent(tombstones, tuple(_sort_by_hash(table) for table in tables))
         if content.size:
             self.unsaved.append(content)
 
-    def _bury(self, hashes: Ints) -> Ints:
+    def _count_dead(self, hashes: Ints) -> Ints:
         """Count the rows with these hashes as dead; return the hashes that have rows."""
         parts = [_NO_HASHES]
         for part, content, in_content in self._find(hashes):
@@ -279,12 +280,12 @@ class SortedRunStore:
             totals = np.sum(counts, axis=0)
             parts.append(in_content[totals > 0])
             if part is not None:
-                part.dead += int(totals.sum())
+                part.dead_rows += int(totals.sum())
                 part.dead_groups += int(counts[0].sum())
         return np.unique(np.concatenate(parts))
 
     def save(self) -> None:
-        """Write the changes of the epoch, store the index in `meta`, and set the gauges."""
+        """Write the changes of the epoch, store the index in `meta`, and set the metrics."""
         self._consume_timers()
         while self.runs and not self._live_row_count(self.runs[0]):
             self._delete_run(self.runs.pop(0))
@@ -295,10 +296,10 @@ class SortedRunStore:
         runs = [[list(vars(part).values()) for part in run.slices] for run in self.runs]
         self.state.meta[self.index] = {"next": self.next, "floor": self.floor_us, "runs": runs}
         if self.index == "runs":
-            self.state.gauges.update(rows=self.rows, groups=self.groups, bytes=self.bytes)
+            self.state.metrics.update(rows=self.rows, groups=self.groups, bytes=self.bytes)
 
     def compact(self) -> None:
-        """Merge all runs, so that the gauges count every group once."""
+        """Merge all runs, so that the metrics count every group once."""
         self._consume_timers()
         stored = sum(run.rows for run in self.runs)
         if len(self.runs) + len(self.unsaved) > 1 or self.rows < stored:
@@ -310,7 +311,7 @@ class SortedRunStore:
         return sum(self._live_row_count(run) for run in self.runs)
 
     def _live_row_count(self, run: _Run) -> int:
-        return sum(self._estimate_live(part, part.rows - part.dead) for part in run.slices)
+        return sum(self._estimate_live(part, part.rows - part.dead_rows) for part in run.slices)
 
     @property
     def groups(self) -> int:
@@ -320,9 +321,9 @@ class SortedRunStore:
 
     def _estimate_live(self, part: _Slice, count: int) -> int:
         """Estimate how many of `count` rows have not expired; 0 only if all have."""
-        if self.floor_us is None or not part.fired:
+        if self.floor_us is None or not part.fired_timers:
             return count
-        return -(-count * (part.timers - part.fired) // part.timers)
+        return -(-count * (part.timers - part.fired_timers) // part.timers)
 
     @property
     def bytes(self) -> int:
@@ -333,11 +334,13 @@ class SortedRunStore:
         """Advance every slice past the timers that have fired or whose rows have expired."""
         limits = [us for us in (self.fired_until_us, self.floor_us) if us is not None]
         for part in self._slices():
-            if limits and part.due is not None and part.due <= max(limits):
-                part.fired += len(self._pending_timers(part, max(limits)))
+            if limits and part.next_timer_us is not None and part.next_timer_us <= max(limits):
+                part.fired_timers += len(self._pending_timers(part, max(limits)))
                 timers = self._content(part).timers
                 dues = _column(timers, _DUE)
-                part.due = int(dues[part.fired]) if part.fired < len(dues) else None
+                part.next_timer_us = (
+                    int(dues[part.fired_timers]) if part.fired_timers < len(dues) else None
+                )
         self.fired_until_us = None
 
     def _runs_to_merge(self) -> int:
@@ -369,7 +372,7 @@ class SortedRunStore:
         self.runs = [*self.runs[:older], *([merged] if merged.slices else [])]
         self.unsaved = []
 
-    def _merge_layers(self, layers: Sequence[_Content], is_oldest: bool) -> _Content:
+    def _merge_layers(self, layers: Sequence[_SliceContent], is_oldest: bool) -> _SliceContent:
         """Merge contents; the oldest run needs no tombstones."""
         parts, tombstones = _live_rows(layers)
         if is_oldest:
@@ -377,9 +380,9 @@ class SortedRunStore:
         else:
             tables = self._drop_expired(concat(parts))
             tables = tables if len(parts) == 1 else self.combine(tables)
-        return _Content(tombstones, tuple(_sort_by_hash(table) for table in tables))
+        return _SliceContent(tombstones, tuple(_sort_by_hash(table) for table in tables))
 
-    def _write_slice(self, content: _Content) -> list[_Slice]:
+    def _write_slice(self, content: _SliceContent) -> list[_Slice]:
         """Write a slice and return its index entry; empty content is not written."""
         hashes = [content.tombstones, *map(hashes_of, content.tables)]
         ends = [
@@ -403,7 +406,7 @@ class SortedRunStore:
         """Return the timers of rows, in order of time."""
         if self.due is None:
             return None
-        timed = [table for table in tables[: self.timed] if table.num_rows]
+        timed = [table for table in tables[: self.tables_with_timers] if table.num_rows]
         dues = np.concatenate([_NO_HASHES, *map(self.due, timed)])
         hashes = np.concatenate([_NO_HASHES, *map(hashes_of, timed)])
         order = np.argsort(dues, kind="stable")
@@ -501,7 +504,7 @@ def _range(sorted_hashes: Ints, first: int | None, limit: int | None) -> tuple[i
     return start, stop
 
 
-def _live_rows(layers: Sequence[_Content]) -> tuple[list[Tables], Ints]:
+def _live_rows(layers: Sequence[_SliceContent]) -> tuple[list[Tables], Ints]:
     """Return the rows of each layer without tombstones in newer ones, and all tombstones."""
     parts, tombstones = [], _NO_HASHES
     for content in reversed(layers):
@@ -511,7 +514,7 @@ def _live_rows(layers: Sequence[_Content]) -> tuple[list[Tables], Ints]:
     return parts[::-1], tombstones
 
 
-def _slice_ranges(layers: Sequence[_Content]) -> list[tuple[int | None, int | None]]:
+def _slice_ranges(layers: Sequence[_SliceContent]) -> list[tuple[int | None, int | None]]:
     """Divide the hashes of layers into ranges of about the size of a slice."""
     size = sum(table.nbytes for content in layers for table in content.tables)
     count = -(-size // _SLICE_BYTES)

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import PANE
-from tidegate.operators.kernels.arrays import Ints, Mask, concat, filter_panes, int_column
+from tidegate.columns import STORE_TIME
+from tidegate.operators.kernels.arrays import Ints, Mask, concat, filter_by_time, int_column
 from tidegate.operators.operator import KeyGroupState, Tables
 
-# A bucket takes new panes until it has this many rows, and is split at twice as many. With very
+# A bucket takes new times until it has this many rows, and is split at twice as many. With very
 # many rows buckets get larger instead of more numerous than the index should hold.
 _BUCKET_ROWS = 4_096
 _MAX_BUCKETS = 128
@@ -69,7 +69,7 @@ class _Bucket:
 class TimeBucketStore:
     """The buckets of one operator and key group. Their index is stored in the operator's `meta`.
 
-    The time of a row is its pane. `combine` merges the rows of a group when segments are merged.
+    The time of a row is STORE_TIME. `combine` merges the rows of a group when segments are merged.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class TimeBucketStore:
     ) -> None:
         self.state = state
         # An operator can have several stores.
-        self.index = f"log_{name}" if name else "log"
+        self.index = f"buckets_{name}" if name else "buckets"
         self.name = f"segment_{name}" if name else "segment"
         self.schemas = schemas
         self.combine = combine
         index = state.meta.get(self.index, {})
         self.next = int(index.get("next", 0))
-        # Panes before the floor are deleted, even if a segment still has some of their rows.
+        # Rows before the floor are deleted, even if a segment still has some of them.
         self.floor_us: int | None = index.get("floor")
         self.buckets = [
             _Bucket([_Segment(*segment) for segment in segments])
@@ -95,13 +95,13 @@ class TimeBucketStore:
         ]
 
     def save(self) -> None:
-        """Store the index in `meta` and set the gauges."""
+        """Store the index in `meta` and set the metrics."""
         self.state.meta[self.index] = {
             "next": self.next,
             "floor": self.floor_us,
             "buckets": [[list(segment) for segment in b.segments] for b in self.buckets],
         }
-        self.state.gauges.update(self.sizes())
+        self.state.metrics.update(self.sizes())
 
     def sizes(self) -> dict[str, int]:
         """Return the number of rows, groups and bytes in all segments."""
@@ -115,18 +115,18 @@ class TimeBucketStore:
     # ---- Writing
 
     def append(self, tables: Tables) -> None:
-        """Add rows to the buckets of their panes."""
+        """Add rows to the buckets of their times."""
         full = self._bucket_capacity()
         starts, owners = self._bucket_ranges(full)
         buckets = []
-        for owner, piece in zip(owners, split_at(sort_by_pane(tables), starts), strict=True):
+        for owner, piece in zip(owners, split_at(sort_by_time(tables), starts), strict=True):
             buckets += self._append_to(owner, piece, full)
         self.buckets = [bucket for bucket in buckets if bucket.segments]
         if len(self.buckets) > _MAX_BUCKETS:
             self._join_small_buckets(full)
 
     def compact(self) -> None:
-        """Merge the segments of each bucket, so that the gauges count every group once."""
+        """Merge the segments of each bucket, so that the metrics count every group once."""
         for bucket in self.buckets:
             if len(bucket.segments) > 1:
                 self._merge_newest(bucket, len(bucket.segments))
@@ -138,7 +138,7 @@ class TimeBucketStore:
         return max(_BUCKET_ROWS, 2 * rows // _MAX_BUCKETS)
 
     def _bucket_ranges(self, full: int) -> tuple[list[int], list[_Bucket]]:
-        """Return where each bucket starts; panes next to a full bucket get a new one."""
+        """Return where each bucket starts; times next to a full bucket get a new one."""
         starts, owners = [], []
         if not self.buckets or self.buckets[0].rows >= full:
             starts, owners = [_EARLIEST_US], [_Bucket()]
@@ -157,8 +157,8 @@ class TimeBucketStore:
             return [bucket]
         if bucket.rows + rows > 2 * full:
             bounds = [bucket.first_us, bucket.last_us] if bucket.segments else []
-            panes = [*_pane_range(tables), *bounds]
-            if min(panes) < max(panes):
+            times = [*_time_range(tables), *bounds]
+            if min(times) < max(times):
                 return self._split(bucket, tables, full)
         self._write(bucket, tables)
         while (count := _mergeable_segments(bucket)) >= _FANOUT:
@@ -168,10 +168,10 @@ class TimeBucketStore:
         return [bucket]
 
     def _split(self, bucket: _Bucket, tables: Tables, full: int) -> list[_Bucket]:
-        """Divide rows into buckets of about `full` rows each; a pane is never divided."""
+        """Divide rows into buckets of about `full` rows each; rows of one time stay together."""
         if bucket.segments:
             old = self._pop_segments(bucket, len(bucket.segments))
-            tables = sort_by_pane(self._combine(concat([*old, tables])))
+            tables = sort_by_time(self._combine(concat([*old, tables])))
         buckets = []
         for piece in split_at(tables, _even_starts(tables, full)):
             buckets.append(_Bucket())
@@ -184,7 +184,7 @@ class TimeBucketStore:
         if not rows:
             return
         size = self.state.put(self.name, _key(self.next), tables)
-        segment = _Segment(self.next, rows, tables[0].num_rows, size, *_pane_range(tables))
+        segment = _Segment(self.next, rows, tables[0].num_rows, size, *_time_range(tables))
         bucket.segments.append(segment)
         self.next += 1
 
@@ -202,10 +202,10 @@ class TimeBucketStore:
         return parts
 
     def _combine(self, tables: Tables) -> Tables:
-        """Merge the rows of each group, without panes before the floor."""
+        """Merge the rows of each group, without rows before the floor."""
         if self.floor_us is not None:
             floor = self.floor_us
-            tables = filter_panes(tables, lambda pane: pane >= floor)
+            tables = filter_by_time(tables, lambda times: times >= floor)
         return self.combine(tables) if self.combine is not None else tables
 
     def _join_small_buckets(self, full: int) -> None:
@@ -222,7 +222,7 @@ class TimeBucketStore:
     # ---- Reading
 
     def load(self, first_us: int | None, limit_us: int) -> list[Tables]:
-        """Return all rows with first ≤ pane < limit; in a bucket, oldest segments first."""
+        """Return all rows with first ≤ time < limit; in a bucket, oldest segments first."""
         bounds = [us for us in (self.floor_us, first_us) if us is not None]
         low = max(bounds, default=_EARLIEST_US)
         parts = []
@@ -231,7 +231,7 @@ class TimeBucketStore:
                 continue
             tables = self._read(segment)
             inside = segment.first_us >= low and segment.last_us < limit_us
-            parts.append(tables if inside else filter_panes(tables, panes_between(low, limit_us)))
+            parts.append(tables if inside else filter_by_time(tables, times_between(low, limit_us)))
         return parts
 
     def _segments(self) -> Iterator[_Segment]:
@@ -243,7 +243,7 @@ class TimeBucketStore:
         return tables
 
     def drop_before(self, floor_us: int) -> None:
-        """Delete all panes before this one."""
+        """Delete all rows before this time."""
         if self.floor_us is None or floor_us > self.floor_us:
             self.floor_us = floor_us
         for segment in self._segments():
@@ -254,30 +254,30 @@ class TimeBucketStore:
         self.buckets = [bucket for bucket in self.buckets if bucket.segments]
 
 
-def panes_between(first_us: int | None, limit_us: int) -> Callable[[Ints], Mask]:
-    """Return a predicate for first ≤ pane < limit, for `filter_panes`."""
+def times_between(first_us: int | None, limit_us: int) -> Callable[[Ints], Mask]:
+    """Return a predicate for first ≤ time < limit, for `filter_by_time`."""
     first = _EARLIEST_US if first_us is None else first_us
-    return lambda pane: (pane >= first) & (pane < limit_us)
+    return lambda times: (times >= first) & (times < limit_us)
 
 
-def sort_by_pane(tables: Tables) -> Tables:
-    """Sort the rows of each table by pane; rows of the same pane keep their order."""
+def sort_by_time(tables: Tables) -> Tables:
+    """Sort the rows of each table by time; rows of the same time keep their order."""
     ordered = []
     for table in tables:
-        panes = int_column(table, PANE)
-        if np.any(panes[1:] < panes[:-1]):
-            table = table.take(pa.array(np.argsort(panes, kind="stable")))
+        times = int_column(table, STORE_TIME)
+        if np.any(times[1:] < times[:-1]):
+            table = table.take(pa.array(np.argsort(times, kind="stable")))
         ordered.append(table)
     return tuple(ordered)
 
 
 def split_at(tables: Tables, starts: Sequence[int]) -> list[Tables]:
-    """Split tables, sorted by pane, where each piece starts; the first start does not matter."""
+    """Split tables, sorted by time, where each piece starts; the first start does not matter."""
     if len(starts) == 1:
         return [tables]
     bounds = []
     for table in tables:
-        inner = np.searchsorted(int_column(table, PANE), np.asarray(starts[1:], np.int64))
+        inner = np.searchsorted(int_column(table, STORE_TIME), np.asarray(starts[1:], np.int64))
         bounds.append([0, *inner.tolist(), table.num_rows])
     return [
         tuple(
@@ -289,24 +289,24 @@ def split_at(tables: Tables, starts: Sequence[int]) -> list[Tables]:
 
 
 def _even_starts(tables: Tables, rows: int) -> list[int]:
-    """Return where to split, so that a piece with several panes has at most `rows` rows."""
-    all_panes = np.concatenate([int_column(table, PANE) for table in tables])
-    panes, counts = np.unique(all_panes, return_counts=True)
+    """Return where to split, so that a piece with several times has at most `rows` rows."""
+    all_times = np.concatenate([int_column(table, STORE_TIME) for table in tables])
+    times, counts = np.unique(all_times, return_counts=True)
     ends = np.cumsum(counts)
-    # A pane belongs to the piece before it if its first and its last row fall into the same piece.
+    # A time belongs to the piece before it if its first and its last row fall into the same piece.
     first_piece, last_piece = (ends - counts) // rows, (ends - 1) // rows
     starts = (np.diff(first_piece, prepend=-1) != 0) | (np.diff(last_piece, prepend=-1) != 0)
-    return [int(pane) for pane in panes[starts]]
+    return [int(time) for time in times[starts]]
 
 
 def _row_count(tables: Tables) -> int:
     return sum(table.num_rows for table in tables)
 
 
-def _pane_range(tables: Tables) -> tuple[int, int]:
-    """Return the first and the last pane."""
-    panes = [int_column(table, PANE) for table in tables if table.num_rows]
-    return min(int(p.min()) for p in panes), max(int(p.max()) for p in panes)
+def _time_range(tables: Tables) -> tuple[int, int]:
+    """Return the first and the last time."""
+    times = [int_column(table, STORE_TIME) for table in tables if table.num_rows]
+    return min(int(t.min()) for t in times), max(int(t.max()) for t in times)
 
 
 def _mergeable_segments(bucket: _Bucket) -> int:

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import HASH, PANE, SEEN
+from tidegate.columns import HASH, INPUT_ROWS, STORE_TIME
 from tidegate.operators.kernels.arrays import concat, int_column
 from tidegate.operators.kernels.keys import find_rows
 from tidegate.operators.kernels.ordering import INT, ROW_NUMBER, number_arrivals
-from tidegate.operators.late_rows import LateRows, split_late
+from tidegate.operators.late_rows import LateRowFormat, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
 )
 from tidegate.operators.store import sorted_runs as runs
 from tidegate.operators.store import time_buckets as segments
@@ -39,8 +39,8 @@ from tidegate.state.codec import schema_text
 class Deduplicate:
     """Emits the first row of each key.
 
-    `by_event_time`: the pane of a row is the watermark that passes its event time.
-    `has_closing_key`: the pane is part of the key, and the watermark from which no row of the key
+    `by_event_time`: STORE_TIME is the watermark that passes the event time of a row.
+    `has_closing_key`: STORE_TIME is part of the key, and the watermark from which no row of the key
     can arrive.
     """
 
@@ -48,7 +48,7 @@ class Deduplicate:
     by_event_time: bool = False
     has_closing_key: bool = False
     ttl_us: int | None = None
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     # The column with the window start of a row, for late rows.
     start: str | None = None
@@ -69,8 +69,8 @@ class Deduplicate:
 
     @property
     def _arrival_schema(self) -> pa.Schema:
-        """The schema of an arriving row. SEEN also counts rows dropped before the shuffle."""
-        return self.ranking.arrival_schema.append(pa.field(SEEN, INT))
+        """The schema of an arriving row. INPUT_ROWS also counts rows dropped before the shuffle."""
+        return self.ranking.arrival_schema.append(pa.field(INPUT_ROWS, INT))
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -79,8 +79,8 @@ class Deduplicate:
 
     @property
     def key_ranking(self) -> Ranking:
-        """The ranking of the rows of a key, whatever their pane."""
-        return replace(self.ranking, by_pane=False)
+        """The ranking of the rows of a key, whatever their STORE_TIME."""
+        return replace(self.ranking, by_closing_time=False)
 
     @property
     def time_to_live(self) -> TimeToLive | None:
@@ -91,11 +91,11 @@ class Deduplicate:
 
     @property
     def _key_schema(self) -> pa.Schema:
-        """The schema of an emitted key: with a time to live its touches, otherwise its pane."""
+        """The schema of an emitted key: with a time to live its touches, otherwise STORE_TIME."""
         ttl = self.time_to_live
         if ttl is not None:
             return ttl.schema
-        return pa.schema([pa.field(PANE, INT), pa.field(HASH, INT), *self.ranking.key_fields])
+        return pa.schema([pa.field(STORE_TIME, INT), pa.field(HASH, INT), *self.ranking.key_fields])
 
     def state_format(self) -> tuple[str, ...]:
         return (
@@ -106,7 +106,7 @@ class Deduplicate:
         )
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
-        """Keep the first row of each key and pane; rows of other panes may be late."""
+        """Keep the first row of each key and STORE_TIME; other rows may be late."""
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return (self.ranking.prune_arrivals(self.ranking.select(rows, self._arrival_schema)),)
@@ -117,14 +117,14 @@ class Deduplicate:
         return (self.ranking.prune_arrivals(concat(parts)[0]),)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         output, ttl, keys = StepOutput(), self.time_to_live, self._open_key_store(state)
         if ttl is not None:
-            ttl.drop_expired(keys, epoch_time.now_us)
-        rows = number_arrivals(state, self._drop_late_rows(state, inputs[0], epoch_time, output))
+            ttl.drop_expired(keys, progress.now_us)
+        rows = number_arrivals(state, self._drop_late_rows(state, inputs[0], progress, output))
         rows = rows.select(self.ranking.stored_schema.names)
-        rows = self._drop_duplicates(keys, rows, epoch_time)
+        rows = self._drop_duplicates(keys, rows, progress)
         waiting = TimeBucketStore(
             state,
             (self.ranking.stored_schema,),
@@ -132,17 +132,17 @@ class Deduplicate:
             "waiting",
         )
         if self.by_event_time:
-            passed = self._take_passed(waiting, rows, epoch_time)
+            passed = self._take_passed(waiting, rows, progress)
             rows = self._drop_duplicates(keys, passed, None)
         if rows.num_rows:
             first = self.key_ranking.evaluate(rows)
-            output.main.append(first.select(self.output.names))
+            output.rows.append(first.select(self.output.names))
             if not (self.by_event_time and self.has_closing_key):
                 # A row that has waited until its key is closed has no duplicates afterwards.
-                keys.append((self._as_keys(first, epoch_time),))
-        if self.has_closing_key and epoch_time.watermark_us is not None:
-            keys.drop_due(epoch_time.watermark_us)
-        self.limits.enforce_with_waiting(self.name, keys, waiting, state.gauges)
+                keys.append((self._as_keys(first, progress),))
+        if self.has_closing_key and progress.watermark_us is not None:
+            keys.drop_due(progress.watermark_us)
+        self.limits.enforce_with_waiting(self.name, keys, waiting, state.metrics)
         return output
 
     def _open_key_store(self, state: KeyGroupState) -> SortedRunStore:
@@ -152,53 +152,53 @@ class Deduplicate:
             return SortedRunStore(
                 state, (ttl.schema,), lambda tables: (ttl.keep_latest(tables[0]),), due=ttl.due
             )
-        due = (lambda keys: int_column(keys, PANE)) if self.has_closing_key else None
+        due = (lambda keys: int_column(keys, STORE_TIME)) if self.has_closing_key else None
         return SortedRunStore(state, (self._key_schema,), lambda tables: tables, due=due)
 
     def _drop_late_rows(
-        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
+        self, state: KeyGroupState, parts: list[Tables], progress: TimeProgress, output: StepOutput
     ) -> pa.Table:
         """Return the rows that are on time; late rows are counted and emitted to a late stream."""
         (schema,) = self.shuffle_schemas[0]
         if not (self.by_event_time or self.has_closing_key):
             return pa.concat_tables([schema.empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(schema, parts, state, epoch_time)
+        rows, late = split_late(schema, parts, state, progress)
         if self.late_rows is None:
             return rows
-        previous_us = epoch_time.previous_watermark_us
+        previous_us = progress.previous_watermark_us
         output.late += self.late_rows.with_window(late, self.start, previous_us)
         return self.ranking.select(rows, self._arrival_schema)
 
     def _drop_duplicates(
-        self, keys: SortedRunStore, rows: pa.Table, epoch_time: EpochTime | None
+        self, keys: SortedRunStore, rows: pa.Table, progress: TimeProgress | None
     ) -> pa.Table:
         """Return the rows of keys that have not been emitted.
 
-        With `epoch_time` the dropped rows restart the time to live of their keys.
+        With `progress` the dropped rows restart the time to live of their keys.
         """
         if not rows.num_rows:
             return rows
         (emitted,) = keys.load(int_column(rows, HASH))
         is_duplicate = find_rows(emitted, rows, self.key_ranking.partition_columns) >= 0
-        if epoch_time is not None and self.time_to_live is not None and is_duplicate.any():
-            keys.append((self._as_keys(rows.filter(pa.array(is_duplicate)), epoch_time),))
+        if progress is not None and self.time_to_live is not None and is_duplicate.any():
+            keys.append((self._as_keys(rows.filter(pa.array(is_duplicate)), progress),))
         return rows.filter(pa.array(~is_duplicate))
 
-    def _as_keys(self, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
+    def _as_keys(self, rows: pa.Table, progress: TimeProgress) -> pa.Table:
         ttl = self.time_to_live
         if ttl is not None:
-            return ttl.touch([rows], epoch_time.now_us)
+            return ttl.touch([rows], progress.now_us)
         return rows.select(self._key_schema.names).cast(self._key_schema)
 
     def _take_passed(
-        self, waiting: TimeBucketStore, rows: pa.Table, epoch_time: EpochTime
+        self, waiting: TimeBucketStore, rows: pa.Table, progress: TimeProgress
     ) -> pa.Table:
         """Return the waiting and new rows that the watermark has passed; store the others."""
-        watermark_us = epoch_time.watermark_us
+        watermark_us = progress.watermark_us
         is_passed = np.zeros(rows.num_rows, np.bool_)
         stored = []
         if watermark_us is not None:
-            is_passed = int_column(rows, PANE) <= watermark_us
+            is_passed = int_column(rows, STORE_TIME) <= watermark_us
             stored = [part[0] for part in waiting.load(None, watermark_us + 1)]
             waiting.drop_before(watermark_us + 1)
         rest = rows.filter(pa.array(~is_passed))

@@ -9,25 +9,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BEFORE, DELETE, HASH, INSERT, OP, PANE, SEEN, WEIGHT
+from tidegate.columns import BEFORE, DELETE, HASH, INPUT_ROWS, INSERT, OP, STORE_TIME, WEIGHT
 from tidegate.operators.kernels.arrays import Mask, concat, int_column
 from tidegate.operators.kernels.keys import find_rows
 from tidegate.operators.kernels.ordering import (
+    ARRIVAL_NUMBER,
     INT,
     ROW_NUMBER,
-    SEQ,
     identical_row_ids,
     number_arrivals,
     rank_rows,
 )
-from tidegate.operators.late_rows import LateRows, split_late
+from tidegate.operators.late_rows import LateRowFormat, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
     with_op,
 )
 from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive
@@ -40,7 +40,7 @@ class UpdatingTopN:
     """Emits the changes of the result of each partition.
 
     `retracts`: rows have the changelog column, and all of them are stored; otherwise only those
-    that can be in the result. `has_closing_key`: the pane of a row is the watermark from which its
+    that can be in the result. `has_closing_key`: STORE_TIME is the watermark from which its
     partition is final. `at_end` emits the result once, when a bounded input has ended. A partition
     without a closing key expires `ttl_us` of processing time after its last row.
     """
@@ -51,7 +51,7 @@ class UpdatingTopN:
     at_end: bool = False
     with_op: bool = True
     ttl_us: int | None = None
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     # The column with the window start of a row, for late rows.
     start: str | None = None
@@ -72,11 +72,11 @@ class UpdatingTopN:
 
     @property
     def _arrival_schema(self) -> pa.Schema:
-        """The schema of an arriving row. SEEN also counts rows dropped before the shuffle."""
+        """The schema of an arriving row. INPUT_ROWS also counts rows dropped before the shuffle."""
         schema = self.evaluator.arrival_schema
         if self.retracts:
             return schema.append(pa.field(OP, pa.string()))
-        return schema.append(pa.field(SEEN, INT)) if self.has_closing_key else schema
+        return schema.append(pa.field(INPUT_ROWS, INT)) if self.has_closing_key else schema
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -114,29 +114,29 @@ class UpdatingTopN:
         return rows if self.retracts else self.evaluator.prune_arrivals(rows)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         output = StepOutput()
         store, ttl = self._open_store(state), self.time_to_live
         if ttl is not None:
-            ttl.drop_expired(store, epoch_time.now_us)
-        new = self._prune(self._drop_late_rows(state, inputs[0], epoch_time, output))
+            ttl.drop_expired(store, progress.now_us)
+        new = self._prune(self._drop_late_rows(state, inputs[0], progress, output))
         if self.retracts:
             state.count_unknown_retractions(0)
         if new.num_rows:
-            output.main += self._update(store, number_arrivals(state, new), epoch_time)
-        if self.at_end and epoch_time.just_ended:
-            output.main += self._final_result(store)
-        if self.has_closing_key and epoch_time.watermark_us is not None:
-            store.drop_due(epoch_time.watermark_us)
-        self.limits.enforce(self.name, store, state.gauges)
+            output.rows += self._update(store, number_arrivals(state, new), progress)
+        if self.at_end and progress.just_ended:
+            output.rows += self._final_result(store)
+        if self.has_closing_key and progress.watermark_us is not None:
+            store.drop_due(progress.watermark_us)
+        self.limits.enforce(self.name, store, state.metrics)
         return output
 
     def _open_store(self, state: KeyGroupState) -> SortedRunStore:
         ttl, schema = self.time_to_live, self._stored_schema
         if ttl is not None:
             return SortedRunStore(state, (ttl.schema, schema), self._merge, due=ttl.due)
-        due = (lambda rows: int_column(rows, PANE)) if self.has_closing_key else None
+        due = (lambda rows: int_column(rows, STORE_TIME)) if self.has_closing_key else None
         return SortedRunStore(state, (schema,), self._merge, due=due)
 
     def _merge(self, tables: Tables) -> Tables:
@@ -149,32 +149,32 @@ class UpdatingTopN:
 
     def _cancel_retracted(self, rows: pa.Table) -> pa.Table:
         """Drop pairs of a row and its retraction; keep retractions of rows that are not here."""
-        seq, is_retraction = int_column(rows, SEQ), int_column(rows, WEIGHT) < 0
+        seq, is_retraction = int_column(rows, ARRIVAL_NUMBER), int_column(rows, WEIGHT) < 0
         if not is_retraction.any():
             return rows
         cancelled = np.intersect1d(seq[is_retraction], seq[~is_retraction])
         return rows.filter(pa.array(~np.isin(seq, cancelled)))
 
     def _drop_late_rows(
-        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
+        self, state: KeyGroupState, parts: list[Tables], progress: TimeProgress, output: StepOutput
     ) -> pa.Table:
         """Return rows of open partitions; late rows are counted and emitted to a late stream."""
         (schema,) = self.shuffle_schemas[0]
         if not self.has_closing_key:
             return pa.concat_tables([schema.empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(schema, parts, state, epoch_time)
+        rows, late = split_late(schema, parts, state, progress)
         if self.late_rows is None:
             return rows
-        previous_us = epoch_time.previous_watermark_us
+        previous_us = progress.previous_watermark_us
         output.late += self.late_rows.with_window(late, self.start, previous_us)
         return self.evaluator.select(rows, self._arrival_schema)
 
     def _update(
-        self, store: SortedRunStore, new: pa.Table, epoch_time: EpochTime
+        self, store: SortedRunStore, new: pa.Table, progress: TimeProgress
     ) -> list[pa.Table]:
         """Store new rows and return the changes of their partitions."""
         if self.at_end and not self.retracts:
-            self._append(store, new.select(self._stored_schema.names), new, epoch_time)
+            self._append(store, new.select(self._stored_schema.names), new, progress)
             return []
         stored = store.load(int_column(new, HASH))[-1]
         has_new = find_rows(new, stored, self.evaluator.partition_columns) >= 0
@@ -182,21 +182,21 @@ class UpdatingTopN:
         before = self.evaluator.evaluate(old)
         if self.retracts:
             current, delta = self._apply_changelog(store.state, old, new)
-            self._append(store, delta, delta, epoch_time)
+            self._append(store, delta, delta, progress)
             return [] if self.at_end else self._changes(before, self.evaluator.evaluate(current))
         rows = pa.concat_tables([old, new.select(self._stored_schema.names)])
         after = self.evaluator.evaluate(rows)
-        is_new = pc.greater_equal(after.column(SEQ), new.column(SEQ)[0])
+        is_new = pc.greater_equal(after.column(ARRIVAL_NUMBER), new.column(ARRIVAL_NUMBER)[0])
         added = after.filter(is_new).select(self._stored_schema.names)
-        self._append(store, added, new, epoch_time)
+        self._append(store, added, new, progress)
         return self._changes(before, after)
 
     def _append(
-        self, store: SortedRunStore, rows: pa.Table, arrivals: pa.Table, epoch_time: EpochTime
+        self, store: SortedRunStore, rows: pa.Table, arrivals: pa.Table, progress: TimeProgress
     ) -> None:
         """Store rows; all arrivals restart the time to live of their partitions."""
         ttl = self.time_to_live
-        touches = () if ttl is None else (ttl.touch([arrivals], epoch_time.now_us),)
+        touches = () if ttl is None else (ttl.touch([arrivals], progress.now_us),)
         store.append((*touches, rows))
 
     def _apply_changelog(
@@ -234,7 +234,7 @@ class UpdatingTopN:
         adds = ~retracts
         balance = np.bincount(ids[adds], None, count) - np.bincount(ids[retracts], None, count)
         remains = np.zeros(rows.num_rows, np.bool_)
-        seq = int_column(rows, SEQ)[adds]
+        seq = int_column(rows, ARRIVAL_NUMBER)[adds]
         remains[adds] = rank_rows(ROW_NUMBER, ids[adds], [], [seq])[0] <= balance[ids[adds]]
         return remains, int(-balance[balance < 0].sum())
 

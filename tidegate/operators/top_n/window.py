@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import DELETE, HASH, INSERT, OP, PANE, SEEN
+from tidegate.columns import DELETE, HASH, INPUT_ROWS, INSERT, OP, STORE_TIME
 from tidegate.operators.kernels import ordering as arrival
 from tidegate.operators.kernels.arrays import Ints, concat, first_rows, int_column
 from tidegate.operators.kernels.keys import find_rows, group_ids
 from tidegate.operators.kernels.ordering import (
+    ARRIVAL_NUMBER,
     DENSE_RANK,
     INT,
     RANK,
     ROW_NUMBER,
-    SEQ,
     Ordering,
     check_partitions,
     identical_row_ids,
@@ -28,14 +28,14 @@ from tidegate.operators.kernels.ordering import (
     sort_codes,
 )
 from tidegate.operators.kernels.weighted_rows import diff_results
-from tidegate.operators.late_rows import LateRows, split_late
+from tidegate.operators.late_rows import LateRowFormat, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
     with_op,
 )
 from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
@@ -43,7 +43,7 @@ from tidegate.state.codec import schema_text
 
 # ---- Ranking: the rows of partitions that are in the result; shared by the top-N operators
 
-_RANK_COLUMN = "_place"
+_RANK_COLUMN = "_rank"
 
 
 class PartitionEvaluator(Protocol):
@@ -92,8 +92,8 @@ class PartitionEvaluator(Protocol):
 class Ranking:
     """The first `limit` rows of each partition; columns are `k0`, …, `o0`, … and `c0`, ….
 
-    With `rank` the result has an additional column with the rank. With `by_pane` the pane, which is
-    the watermark that closes a partition, is part of its key.
+    With `rank` the result has an additional column with the rank. With `by_closing_time` the key of
+    a partition contains STORE_TIME, the watermark that closes it.
     """
 
     keys: tuple[pa.DataType, ...]
@@ -102,7 +102,7 @@ class Ranking:
     limit: int
     function: str = ROW_NUMBER
     rank: pa.DataType | None = None
-    by_pane: bool = True
+    by_closing_time: bool = True
     # The column with the limit, if it differs between rows; then all rows are stored.
     limit_column: int | None = None
     # Rank the last arrival of equal rows first, instead of the first arrival.
@@ -115,7 +115,10 @@ class Ranking:
 
     @property
     def partition_columns(self) -> list[str]:
-        return [PANE if self.by_pane else HASH, *(item.name for item in self.key_fields)]
+        return [
+            STORE_TIME if self.by_closing_time else HASH,
+            *(item.name for item in self.key_fields),
+        ]
 
     @property
     def key_fields(self) -> list[pa.Field]:
@@ -136,7 +139,7 @@ class Ranking:
 
     @property
     def fields(self) -> list[pa.Field]:
-        hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
+        hidden = [pa.field(STORE_TIME, INT), pa.field(HASH, INT)]
         orders = [pa.field(name, item.type) for name, item in self._orders]
         columns = [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
         return [*hidden, *self.key_fields, *orders, *columns]
@@ -155,8 +158,8 @@ class Ranking:
     def prune_arrivals(self, rows: pa.Table) -> pa.Table:
         """Drop rows beyond the limit, in the order of the input.
 
-        If there is a column SEEN, the counts of dropped rows are added to the first remaining row
-        of their partition.
+        If there is a column INPUT_ROWS, the counts of dropped rows are added to the first remaining
+        row of their partition.
         """
         if rows.num_rows <= 1:
             return rows
@@ -164,11 +167,13 @@ class Ranking:
         keep = self._ranks(rows, ids, arrival.arrival_codes(rows))[0] <= self.limit
         if keep.all():
             return rows
-        if SEEN in rows.column_names:
-            seen = np.zeros(rows.num_rows, np.int64)
-            totals = np.bincount(ids, rows.column(SEEN).to_numpy(), count)
-            seen[first_rows(ids, count, keep)] = totals.astype(np.int64)
-            rows = rows.set_column(rows.schema.get_field_index(SEEN), SEEN, pa.array(seen))
+        if INPUT_ROWS in rows.column_names:
+            input_rows = np.zeros(rows.num_rows, np.int64)
+            totals = np.bincount(ids, rows.column(INPUT_ROWS).to_numpy(), count)
+            input_rows[first_rows(ids, count, keep)] = totals.astype(np.int64)
+            rows = rows.set_column(
+                rows.schema.get_field_index(INPUT_ROWS), INPUT_ROWS, pa.array(input_rows)
+            )
         return rows.filter(pa.array(keep))
 
     def prune_stored(self, rows: pa.Table) -> pa.Table:
@@ -176,13 +181,13 @@ class Ranking:
         if rows.num_rows <= self.limit:
             return rows
         ids, _ = group_ids(rows, self.partition_columns)
-        keep = self._ranks(rows, ids, [rows.column(SEQ).to_numpy()])[0] <= self.limit
+        keep = self._ranks(rows, ids, [rows.column(ARRIVAL_NUMBER).to_numpy()])[0] <= self.limit
         return rows if keep.all() else rows.filter(pa.array(keep))
 
     def evaluate(self, rows: pa.Table) -> pa.Table:
         """Return the rows up to the limit with their rank, partition by partition."""
         ids, _ = group_ids(rows, self.partition_columns)
-        ranks, order = self._ranks(rows, ids, [rows.column(SEQ).to_numpy()])
+        ranks, order = self._ranks(rows, ids, [rows.column(ARRIVAL_NUMBER).to_numpy()])
         order = order[ranks[order] <= self._limits(rows)[order]]
         rank_column = pa.array(ranks[order]).cast(self.rank or INT)
         return rows.take(pa.array(order)).append_column(self._rank_column, rank_column)
@@ -202,7 +207,7 @@ class Ranking:
     def diff(self, before: pa.Table, after: pa.Table) -> pa.Table:
         """Return the changes between two results; a rank with a different row is updated."""
         rank = [self._rank_column] if self.rank is not None else []
-        identity = [SEQ, *rank]
+        identity = [ARRIVAL_NUMBER, *rank]
         is_new = find_rows(before, after, identity) < 0
         is_deleted = find_rows(after, before, identity) < 0
         before, after = before.filter(pa.array(is_deleted)), after.filter(pa.array(is_new))
@@ -215,8 +220,8 @@ class Ranking:
 
 
 def select_arrivals(rows: pa.Table, schema: pa.Schema, keys: Sequence[pa.Field]) -> pa.Table:
-    """Return the columns of a schema, with canonical keys; SEEN is 1 for every row."""
-    seen = {SEEN: pa.array(np.ones(rows.num_rows, np.int64))}
+    """Return the columns of a schema, with canonical keys; INPUT_ROWS is 1 for every row."""
+    seen = {INPUT_ROWS: pa.array(np.ones(rows.num_rows, np.int64))}
     return arrival.select_columns(rows, schema, keys, seen)
 
 
@@ -241,7 +246,7 @@ def _difference(before: pa.Table, after: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class WindowTopN:
-    """Emits the result of each window when the watermark reaches its pane, the window's end.
+    """Emits the result of each window when the watermark reaches STORE_TIME, its end.
 
     Its input is append-only, so rows beyond the limit are dropped at once. `start` is the column
     with the start of the window, for late rows.
@@ -249,7 +254,7 @@ class WindowTopN:
 
     evaluator: PartitionEvaluator
     with_op: bool = False
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     start: str | None = None
     name: str = "window_top_n"
@@ -265,8 +270,8 @@ class WindowTopN:
 
     @property
     def _arrival_schema(self) -> pa.Schema:
-        """The schema of an arriving row. SEEN also counts rows dropped before the shuffle."""
-        return self.evaluator.arrival_schema.append(pa.field(SEEN, INT))
+        """The schema of an arriving row. INPUT_ROWS also counts rows dropped before the shuffle."""
+        return self.evaluator.arrival_schema.append(pa.field(INPUT_ROWS, INT))
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -288,7 +293,7 @@ class WindowTopN:
         return (self.evaluator.prune_arrivals(concat(parts)[0]),)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         store = TimeBucketStore(
             state,
@@ -296,27 +301,27 @@ class WindowTopN:
             lambda tables: (self.evaluator.prune_stored(tables[0]),),
         )
         output = StepOutput()
-        rows = number_arrivals(state, self._drop_late_rows(state, inputs[0], epoch_time, output))
+        rows = number_arrivals(state, self._drop_late_rows(state, inputs[0], progress, output))
         rows = rows.select(self.evaluator.stored_schema.names)
-        watermark_us = epoch_time.watermark_us
+        watermark_us = progress.watermark_us
         if watermark_us is not None:
-            is_closed = int_column(rows, PANE) <= watermark_us
+            is_closed = int_column(rows, STORE_TIME) <= watermark_us
             closed = [part[0] for part in store.load(None, watermark_us + 1)]
-            output.main += self._results([*closed, rows.filter(pa.array(is_closed))])
+            output.rows += self._results([*closed, rows.filter(pa.array(is_closed))])
             store.drop_before(watermark_us + 1)
             rows = rows.filter(pa.array(~is_closed))
         if rows.num_rows:
             store.append((rows,))
-        self.limits.enforce(self.name, store, state.gauges)
+        self.limits.enforce(self.name, store, state.metrics)
         return output
 
     def _drop_late_rows(
-        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
+        self, state: KeyGroupState, parts: list[Tables], progress: TimeProgress, output: StepOutput
     ) -> pa.Table:
         """Return the rows of open windows; late rows are counted and emitted to a late stream."""
-        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
+        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, progress)
         if self.late_rows is not None:
-            previous_us = epoch_time.previous_watermark_us
+            previous_us = progress.previous_watermark_us
             output.late += self.late_rows.with_window(late, self.start, previous_us)
             rows = self.evaluator.select(rows, self._arrival_schema)
         return self.evaluator.prune_arrivals(rows)
@@ -326,7 +331,7 @@ class WindowTopN:
         rows = pa.concat_tables(parts)
         if not rows.num_rows:
             return []
-        order = np.argsort(int_column(rows, PANE), kind="stable")
+        order = np.argsort(int_column(rows, STORE_TIME), kind="stable")
         names = self.evaluator.result_schema.names
         result = self.evaluator.evaluate(rows.take(pa.array(order))).select(names)
         return [with_op(result, INSERT) if self.with_op else result]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import SELECTED
-from tidegate.operators.join.lookup_results import LookupResult, to_list_array
+from tidegate.operators.join.lookup_cache import LookupResult, to_list_array
 from tidegate.spark.tasks.protocol import EpochSpecStore, keep_loaded_modules
 from tidegate.spark.tasks.shuffle import Batches
 

@@ -102,7 +102,7 @@ def task_number() -> int:
 
 WATERMARKS = b"T"
 REPORT = b"N"
-_LATE, _LETTER = b"L", DEAD_LETTER.encode()
+_LATE, _DEAD_LETTER = b"L", DEAD_LETTER.encode()
 
 TaskReport = dict[str, Any]
 
@@ -139,9 +139,11 @@ class ControlMessages:
             if kind == WATERMARKS:
                 self.updates += decode_updates(content)
             else:
-                {REPORT: self.reports, _LATE: self.late, _LETTER: self.failed}[kind].append(content)
+                {REPORT: self.reports, _LATE: self.late, _DEAD_LETTER: self.failed}[kind].append(
+                    content
+                )
 
     def passing(self) -> list[bytes]:
         """Return the messages that are passed on to the sinks."""
-        kinds = ((REPORT, self.reports), (_LATE, self.late), (_LETTER, self.failed))
+        kinds = ((REPORT, self.reports), (_LATE, self.late), (_DEAD_LETTER, self.failed))
         return [kind + content for kind, contents in kinds for content in contents]

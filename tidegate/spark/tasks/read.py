@@ -29,7 +29,7 @@ from tidegate.columns import (
     SELECTED,
 )
 from tidegate.operators.vectorized import Vector, VectorFailed, VectorStage
-from tidegate.operators.watermark import NO_ROWS_US, WatermarkUpdate
+from tidegate.operators.watermark import NO_WATERMARK_US, WatermarkUpdate
 from tidegate.spark.tasks.protocol import (
     REPORT,
     EpochSpec,
@@ -97,7 +97,7 @@ class DirectScan:
         if not self.partitioned:
             return []
         partitions = range(epoch_spec.partitions.get(self.split, 0))
-        return [WatermarkUpdate(self.index, number, NO_ROWS_US) for number in partitions]
+        return [WatermarkUpdate(self.index, number, NO_WATERMARK_US) for number in partitions]
 
     def scanned(self, batch: pa.RecordBatch, now_us: int, judged: Judged) -> pa.RecordBatch:
         """Return the columns of the scan and the hidden columns of checked records."""
@@ -385,7 +385,7 @@ def _reading(
             records = 0
             if task == 0 and origin is not None and source in epoch_spec.partitions:
                 updates = [
-                    WatermarkUpdate(origin, n, NO_ROWS_US)
+                    WatermarkUpdate(origin, n, NO_WATERMARK_US)
                     for n in range(epoch_spec.partitions[source])
                 ]
                 yield _control_row(watermark_bytes(*updates), schema)

@@ -26,10 +26,10 @@ from tidegate.columns import (
     SELECTED,
 )
 from tidegate.operators.aggregate.group_by import GroupByOperator
-from tidegate.operators.aggregate.groups import Grid, from_partials
+from tidegate.operators.aggregate.groups import PaneGrid, from_partials
 from tidegate.operators.kernels.keys import hash_rows
 from tidegate.operators.operator import Operator, Tables
-from tidegate.operators.watermark import END_US, WatermarkUpdate, encode_updates
+from tidegate.operators.watermark import END_OF_INPUT_US, WatermarkUpdate, encode_updates
 from tidegate.spark.tasks.protocol import (
     ControlMessages,
     EpochSpec,
@@ -75,7 +75,7 @@ class ShuffleSpec:
     sources: tuple[int, ...]
     local: tuple[tuple[int, int], ...]
     key_groups: int
-    grid: Grid | None = None
+    grid: PaneGrid | None = None
     hashed: tuple[str, ...] | None = None
     # True if Spark has pre-aggregated the rows.
     grouped: bool = False
@@ -226,14 +226,14 @@ class ShuffleWriter:
     def _mark(self, origin: int, partition: int, seen_us: int | None) -> None:
         if seen_us is None or seen_us == MALFORMED_EVENT_TIME:
             return
-        mark = seen_us if seen_us == END_US else seen_us - self.delays.get(origin, 0)
+        mark = seen_us if seen_us == END_OF_INPUT_US else seen_us - self.delays.get(origin, 0)
         key = (origin, partition)
         self.marks[key] = max(mark, self.marks.get(key, mark))
 
     def finish(self) -> Batches:
         """Flush the rows, with the watermark updates for all key groups."""
         if self.epoch_spec.ends:
-            self.marks |= {(origin, 0): END_US for origin in self.spec.sources}
+            self.marks |= {(origin, 0): END_OF_INPUT_US for origin in self.spec.sources}
         if self.bad:
             self.reports.append(report_bytes({"streams": self.spec.streams, "malformed": self.bad}))
         if self.grouped:
@@ -320,7 +320,7 @@ def _zeros(count: int) -> pa.Array:
     return pa.array(np.zeros(count, np.int64))
 
 
-def _on_grid(times: pa.ChunkedArray, grid: Grid) -> pa.Array:
+def _on_grid(times: pa.ChunkedArray, grid: PaneGrid) -> pa.Array:
     """Return the start of the pane of each time; correct before 1970 too."""
     us = times.to_numpy()
     return pa.array(us - np.mod(us - grid.offset_us, grid.width_us))

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, CONTROL, EVENT_TIME, NOW, ORIGIN, SELECTED
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
-from tidegate.operators.runner import EpochResult, Runner
+from tidegate.operators.runner import KeyGroupResult, OperatorRunner
 from tidegate.operators.vectorized import VectorStage
 from tidegate.operators.watermark import decode_updates
 from tidegate.spark.tasks.protocol import (
@@ -32,7 +32,7 @@ from tidegate.spark.tasks.protocol import (
 from tidegate.spark.tasks.shuffle import PASSING, Batches, ShuffleSpec, ShuffleWriter
 from tidegate.spark.tasks.sink_write import Staging, StagingSpec
 from tidegate.state.codec import table_to_bytes, tables_from_bytes
-from tidegate.state.state_file import FileBackend, StateFile, StateHandle
+from tidegate.state.state_file import StateFileBackend, StateFileBuilder, StateHandle
 from tidegate.storage import Store, open_store
 
 # A row of the shuffle without its key group: port, task, part, watermark updates, data.
@@ -60,7 +60,7 @@ class StepSpec:
 
     stream: str
     key: str
-    runner: Runner
+    runner: OperatorRunner
     state: str
     names: tuple[str, ...]
     with_arrival: bool
@@ -83,7 +83,7 @@ class StepSpec:
     @property
     def origin(self) -> int:
         """Return the origin of the watermark updates among its rows."""
-        return self.runner.id
+        return self.runner.origin_id
 
     @cached_property
     def hidden(self) -> list[pa.Field]:
@@ -117,7 +117,7 @@ class StepTask:
         self.store: Store = open_store(spec.state)
         # Every attempt has a unique name.
         name = f"{epoch_spec.stamp}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.file = StateFile(name, self.store.writer)
+        self.file = StateFileBuilder(name, self.store.writer)
         self.state_handles = epoch_spec.state_handles.get(spec.key, {})
 
     def run(self, batches: Batches) -> Batches:
@@ -140,7 +140,7 @@ class StepTask:
 
     def _key_group(
         self, key_group: int, rows: list[_ShuffledRow]
-    ) -> tuple[EpochResult, dict[str, Any]]:
+    ) -> tuple[KeyGroupResult, dict[str, Any]]:
         operator = self.spec.runner.operator
         inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.shuffle_schemas]
         updates = []
@@ -150,8 +150,12 @@ class StepTask:
                 inputs[port].append(tuple(tables_from_bytes(data, operator.shuffle_schemas[port])))
         handle = self.state_handles.get(str(key_group))
         what = f"the state of the stream {self.spec.stream}, operator {operator.name}"
-        backend = FileBackend(StateHandle.from_json(handle) if handle else None, self._mapped, what)
-        result = self.spec.runner.run(backend, inputs, updates, self.epoch_spec.now_us, key_group)
+        backend = StateFileBackend(
+            StateHandle.from_json(handle) if handle else None, self._mapped, what
+        )
+        result = self.spec.runner.run_epoch(
+            backend, inputs, updates, self.epoch_spec.now_us, key_group
+        )
         saved = backend.save(self.file)
         report = {
             "operators": [self.spec.key, *self.spec.others],
@@ -165,8 +169,8 @@ class StepTask:
     def _mapped(self, file: str) -> memoryview:
         return memoryview(self.store.map(file))
 
-    def _rows(self, key_group: int, result: EpochResult) -> Iterator[pa.RecordBatch]:
-        for table in result.output.main:
+    def _rows(self, key_group: int, result: KeyGroupResult) -> Iterator[pa.RecordBatch]:
+        for table in result.output.rows:
             if table.num_rows:
                 yield from self._live_rows(table)
         late = [late_bytes(table_to_bytes(t)) for t in result.output.late if t.num_rows]

@@ -11,6 +11,10 @@ result. States can be combined in any split of the rows. There are two kinds:
 
 An aggregate function is one class; facts about it are class attributes. `base` defines the two
 kinds, `registry` lists the classes. To add a function, write the class and add it to the list.
+
+- `sums` (with count and avg), `min_max` (with bool_and and bit_and), `moments` (variance to
+  regression), `percentiles` (with mode), `sketch` (approx_count_distinct)
+- `ordered`: functions that depend on the order of arrival or of another column
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from tidegate.operators.kernels.arrays import (
 _MAX_SEQUENTIAL_STATES = 100
 
 
-class _Spread(PlainAccumulator):
+class _SquaredDeviations(PlainAccumulator):
     """Keeps the number of values, their mean, and the sum of squared deviations from the mean.
 
     States are merged by the formulas of Chan, Golub and LeVeque. They do not subtract large
@@ -74,28 +74,28 @@ class _Spread(PlainAccumulator):
         return pa.array(np.sqrt(result) if self.is_root else result, mask=freedom <= 0)
 
 
-class StddevSample(_Spread):
+class StddevSample(_SquaredDeviations):
     """stddev: the standard deviation of a sample."""
 
     names = ("stddev_samp", "stddev", "std")
     is_sample, is_root = True, True
 
 
-class StddevPopulation(_Spread):
+class StddevPopulation(_SquaredDeviations):
     """stddev_pop: the standard deviation of a population."""
 
     names = ("stddev_pop",)
     is_sample, is_root = False, True
 
 
-class VarianceSample(_Spread):
+class VarianceSample(_SquaredDeviations):
     """variance: the variance of a sample."""
 
     names = ("var_samp", "variance")
     is_sample, is_root = True, False
 
 
-class VariancePopulation(_Spread):
+class VariancePopulation(_SquaredDeviations):
     """var_pop: the variance of a population."""
 
     names = ("var_pop",)
@@ -280,7 +280,7 @@ _BOTH = (0, 1)
 
 
 @dataclass(frozen=True)
-class Fit:
+class Comoments:
     """The state of every group; `yy`, `xx` and `xy` are sums of products of deviations."""
 
     count: Doubles
@@ -300,7 +300,7 @@ class Fit:
         return result
 
 
-class _Pairs(PlainAccumulator):
+class _PairedMoments(PlainAccumulator):
     """Keeps the number of pairs (y, x), both means, and sums of products of the deviations.
 
     A pair counts if neither value is NULL. States are merged by Chan's formula: for equal values
@@ -334,122 +334,122 @@ class _Pairs(PlainAccumulator):
         return [pa.array(column) for column in merged]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
-        fit = Fit(*(to_doubles(state) for state in states))
+        comoments = Comoments(*(to_doubles(state) for state in states))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            result = self.compute(fit)
-        return pa.array(result, mask=(fit.count == 0) | self.is_null(fit))
+            result = self.compute(comoments)
+        return pa.array(result, mask=(comoments.count == 0) | self.is_null(comoments))
 
-    def compute(self, fit: Fit) -> Doubles:
+    def compute(self, comoments: Comoments) -> Doubles:
         """Return the result of every group; it may be undefined where `is_null` is true."""
         raise NotImplementedError
 
-    def is_null(self, fit: Fit) -> Mask:
+    def is_null(self, comoments: Comoments) -> Mask:
         """Return the groups without a result: too few pairs, or all pairs are equal."""
-        null: Mask = fit.count == 0
+        null: Mask = comoments.count == 0
         return null
 
 
-class Correlation(_Pairs):
+class Correlation(_PairedMoments):
     """corr(y, x): Pearson's correlation coefficient."""
 
     names = ("corr",)
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.correlation
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.correlation
 
-    def is_null(self, fit: Fit) -> Mask:
-        null: Mask = fit.xx * fit.yy == 0
+    def is_null(self, comoments: Comoments) -> Mask:
+        null: Mask = comoments.xx * comoments.yy == 0
         return null
 
 
-class CovariancePopulation(_Pairs):
+class CovariancePopulation(_PairedMoments):
     """covar_pop(y, x): the covariance of a population."""
 
     names = ("covar_pop",)
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.xy / fit.count
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.xy / comoments.count
 
 
-class CovarianceSample(_Pairs):
+class CovarianceSample(_PairedMoments):
     """covar_samp(y, x): the covariance of a sample."""
 
     names = ("covar_samp",)
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.xy / (fit.count - 1)
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.xy / (comoments.count - 1)
 
-    def is_null(self, fit: Fit) -> Mask:
-        null: Mask = fit.count == 1
+    def is_null(self, comoments: Comoments) -> Mask:
+        null: Mask = comoments.count == 1
         return null
 
 
-class RegrSlope(_Pairs):
+class RegrSlope(_PairedMoments):
     """regr_slope(y, x): the slope of the regression line."""
 
     names = ("regr_slope",)
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.slope
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.slope
 
-    def is_null(self, fit: Fit) -> Mask:
-        null: Mask = fit.xx == 0
+    def is_null(self, comoments: Comoments) -> Mask:
+        null: Mask = comoments.xx == 0
         return null
 
 
-class RegrIntercept(_Pairs):
+class RegrIntercept(_PairedMoments):
     """regr_intercept(y, x): the value of the regression line at x = 0."""
 
     names = ("regr_intercept",)
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.mean_y - fit.slope * fit.mean_x
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.mean_y - comoments.slope * comoments.mean_x
 
-    def is_null(self, fit: Fit) -> Mask:
-        null: Mask = fit.xx == 0
+    def is_null(self, comoments: Comoments) -> Mask:
+        null: Mask = comoments.xx == 0
         return null
 
 
-class RegrR2(_Pairs):
+class RegrR2(_PairedMoments):
     """regr_r2(y, x): the coefficient of determination, 1 if all y are equal."""
 
     names = ("regr_r2",)
 
-    def compute(self, fit: Fit) -> Doubles:
-        return np.where(fit.yy == 0, 1.0, fit.correlation * fit.correlation)
+    def compute(self, comoments: Comoments) -> Doubles:
+        return np.where(comoments.yy == 0, 1.0, comoments.correlation * comoments.correlation)
 
-    def is_null(self, fit: Fit) -> Mask:
-        null: Mask = fit.xx == 0
+    def is_null(self, comoments: Comoments) -> Mask:
+        null: Mask = comoments.xx == 0
         return null
 
 
-class RegrSxx(_Pairs):
+class RegrSxx(_PairedMoments):
     """regr_sxx(y, x): the sum of squared deviations of x."""
 
     names = ("regr_sxx",)
     distinct_hint = "select the pairs with SELECT DISTINCT in a subquery first."
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.xx
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.xx
 
 
-class RegrSyy(_Pairs):
+class RegrSyy(_PairedMoments):
     """regr_syy(y, x): the sum of squared deviations of y."""
 
     names = ("regr_syy",)
     distinct_hint = RegrSxx.distinct_hint
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.yy
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.yy
 
 
-class RegrSxy(_Pairs):
+class RegrSxy(_PairedMoments):
     """regr_sxy(y, x): the sum of products of the deviations."""
 
     names = ("regr_sxy",)
 
-    def compute(self, fit: Fit) -> Doubles:
-        return fit.xy
+    def compute(self, comoments: Comoments) -> Doubles:
+        return comoments.xy
 
 
 class RegrCount(Count):

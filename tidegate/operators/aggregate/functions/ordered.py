@@ -17,7 +17,7 @@ from tidegate.operators.aggregate.functions.base import (
     require_no_weights,
     unsupported_call,
 )
-from tidegate.operators.aggregate.functions.extremes import (
+from tidegate.operators.aggregate.functions.min_max import (
     require_sortable,
     sortable_type,
     to_sortable,

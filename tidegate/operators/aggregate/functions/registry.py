@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tidegate.operators.aggregate.functions import extremes, moments, ordered, sketch, sums
-from tidegate.operators.aggregate.functions.bags import OverBag
+from tidegate.operators.aggregate.functions import (
+    min_max,
+    moments,
+    ordered,
+    percentiles,
+    sketch,
+    sums,
+)
 from tidegate.operators.aggregate.functions.base import (
     Accumulator,
     AggregateCall,
     BagAccumulator,
+    BagBackedAccumulator,
     PlainAccumulator,
     unsupported_call,
 )
@@ -38,13 +45,13 @@ AGGREGATES: tuple[type[PlainAccumulator] | type[BagAccumulator], ...] = (
     moments.RegrCount,
     moments.RegrAvgY,
     moments.RegrAvgX,
-    extremes.Min,
-    extremes.Max,
-    extremes.BoolAnd,
-    extremes.BoolOr,
-    extremes.BitAnd,
-    extremes.BitOr,
-    extremes.BitXor,
+    min_max.Min,
+    min_max.Max,
+    min_max.BoolAnd,
+    min_max.BoolOr,
+    min_max.BitAnd,
+    min_max.BitOr,
+    min_max.BitXor,
     ordered.First,
     ordered.Last,
     ordered.MinBy,
@@ -52,10 +59,10 @@ AGGREGATES: tuple[type[PlainAccumulator] | type[BagAccumulator], ...] = (
     ordered.CollectList,
     ordered.CollectSet,
     ordered.StringAgg,
-    extremes.ApproxPercentile,
-    extremes.Percentile,
-    extremes.Median,
-    extremes.Mode,
+    percentiles.ApproxPercentile,
+    percentiles.Percentile,
+    percentiles.Median,
+    percentiles.Mode,
     sketch.ApproxCountDistinct,
 )
 FUNCTIONS = frozenset(name for aggregate in AGGREGATES for name in aggregate.names)
@@ -76,13 +83,13 @@ def make_accumulator(call: AggregateCall) -> Accumulator:
     if call.filtered:
         call = replace(call, arguments=call.arguments[:-1])
     if issubclass(kind, PlainAccumulator):
-        return _plain_or_over_bag(call, kind)
+        return _plain_or_bag_backed(call, kind)
     if call.retracts and kind.exact_form is not None:
-        return OverBag(replace(call, distinct=True), kind.exact_form)
+        return BagBackedAccumulator(replace(call, distinct=True), kind.exact_form)
     return kind(call)
 
 
-def _plain_or_over_bag(call: AggregateCall, kind: type[PlainAccumulator]) -> Accumulator:
+def _plain_or_bag_backed(call: AggregateCall, kind: type[PlainAccumulator]) -> Accumulator:
     if call.distinct and kind.distinct_hint is not None:
         reason = (
             "is not supported with DISTINCT: Spark removes duplicates of one column, not of pairs"
@@ -90,7 +97,7 @@ def _plain_or_over_bag(call: AggregateCall, kind: type[PlainAccumulator]) -> Acc
         raise unsupported_call(call, reason, kind.distinct_hint)
     is_set = kind.always_distinct or (call.distinct and not kind.idempotent)
     if is_set or (call.retracts and not kind.retractable):
-        return OverBag(call, kind)
+        return BagBackedAccumulator(call, kind)
     return kind(call)
 
 

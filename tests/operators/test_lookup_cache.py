@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.operators.join.lookup_results import (
+from tidegate.operators.join.lookup_cache import (
     LookupCache,
     LookupResult,
     PreloadedTable,

@@ -11,25 +11,25 @@ import pyarrow as pa
 
 from tidegate.columns import HASH, INSERT, PANE, ROWS
 from tidegate.operators.aggregate.group_by import (
-    AggregateState,
+    AccumulatorStateFormat,
     GroupByOperator,
-    GroupState,
-    RowState,
+    GroupStateFormat,
+    RowStateFormat,
     combine_changes,
 )
-from tidegate.operators.aggregate.groups import GroupSpec, Layout, Panes
+from tidegate.operators.aggregate.groups import GroupSpec, OutputLayout, WindowPanes
 from tidegate.operators.aggregate.window import assign_windows
 from tidegate.operators.kernels.arrays import Ints, Mask, concat, int_column
 from tidegate.operators.kernels.keys import find_rows
 from tidegate.operators.kernels.weighted_rows import diff_results
-from tidegate.operators.late_rows import LateRows
+from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import (
     NO_LIMITS,
-    EpochTime,
     KeyGroupState,
     Limits,
     StepOutput,
     Tables,
+    TimeProgress,
     with_op,
 )
 from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
@@ -58,7 +58,7 @@ class PendingChanges:
     ) -> None:
         self.state, self.every_us = state, every_us
         due = (lambda table: int_column(table, PANE)) if closes else None
-        self.store = SortedRunStore(state, schemas, combine, due=due, name="waiting")
+        self.store = SortedRunStore(state, schemas, combine, due=due, name="pending")
 
     def add(self, change: Tables) -> None:
         """Append a change."""
@@ -69,13 +69,13 @@ class PendingChanges:
         """Return the changes of these keys without removing them."""
         return self.store.load(hashes)
 
-    def is_due(self, epoch_time: EpochTime) -> bool:
+    def is_due(self, progress: TimeProgress) -> bool:
         """Return whether the changes are to be emitted in this epoch."""
         last_us = self.state.meta.get("emitted_us")
-        return last_us is None or epoch_time.now_us >= last_us + self.every_us or epoch_time.ended
+        return last_us is None or progress.now_us >= last_us + self.every_us or progress.ended
 
     @property
-    def due_us(self) -> int | None:
+    def timer_us(self) -> int | None:
         """The processing time at which the changes are emitted; None if there are none."""
         last_us = self.state.meta.get("emitted_us")
         return last_us + self.every_us if last_us is not None and self.store.rows else None
@@ -115,7 +115,7 @@ def _filter(tables: Tables, masks: Sequence[Mask]) -> Tables:
 
 
 @dataclass(frozen=True)
-class KeyedAggregate(GroupByOperator):
+class UpdatingAggregate(GroupByOperator):
     """GROUP BY whose results are updated while groups are open.
 
     `panes` is None without windows. With `every_us`, changes are emitted at most that often; with
@@ -124,13 +124,13 @@ class KeyedAggregate(GroupByOperator):
     """
 
     spec: GroupSpec
-    layout: Layout
-    panes: Panes | None = None
+    layout: OutputLayout
+    panes: WindowPanes | None = None
     lateness_us: int = 0
     every_us: int | None = None
     at_end: bool = False
     ttl_us: int | None = None
-    late_rows: LateRows | None = None
+    late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     name: str = "group_aggregate"
     # Without keys: emit the result over no rows in the first epoch.
@@ -150,51 +150,51 @@ class KeyedAggregate(GroupByOperator):
         return TimeToLive(self.ttl_us, tuple(pa.field(*pair) for pair in keys))
 
     @cached_property
-    def group_state(self) -> GroupState:
+    def group_format(self) -> GroupStateFormat:
         if self.spec.retracts and self.time_to_live is not None:
-            return RowState(self.spec)
-        return AggregateState(self.spec, self.single)
+            return RowStateFormat(self.spec)
+        return AccumulatorStateFormat(self.spec, self.single)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         if self.late_rows is not None:
             return super().shuffle_schemas
-        return (self.group_state.schemas,)
+        return (self.group_format.schemas,)
 
     def to_partials(self, rows: pa.Table) -> Tables:
-        return self.group_state.pre_aggregate(rows)
+        return self.group_format.pre_aggregate(rows)
 
     def combine_partials(self, tables: Tables) -> Tables:
-        return self.group_state.combine(tables)
+        return self.group_format.combine(tables)
 
     def step(
-        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+        self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         output = StepOutput()
         store, pending = self._open_store(state), self._open_pending(state)
-        change = self._drop_late_rows(state, inputs[0], epoch_time, output)
-        output.main += self._expire_groups(store, pending, epoch_time)
-        if self.emits_initial_row and state.first_key_group and not state.meta.get("spoken"):
-            output.main += self._update(store, self._empty_group(), None)
+        change = self._drop_late_rows(state, inputs[0], progress, output)
+        output.rows += self._expire_groups(store, pending, progress)
+        if self.emits_initial_row and state.first_key_group and not state.meta.get("has_emitted"):
+            output.rows += self._update(store, self._empty_group(), None)
         change = self._drop_unknown_retractions(store, pending, change)
         if self.at_end:
-            output.main += self._collect(store, change, epoch_time)
+            output.rows += self._collect(store, change, progress)
         elif pending is not None:
-            output.main += self._update_pending(store, pending, change, epoch_time)
+            output.rows += self._update_pending(store, pending, change, progress)
         else:
-            output.main += self._update(store, change, self._touch(change, epoch_time))
-        if output.main:
-            state.meta["spoken"] = 1
-        elif self.single and epoch_time.just_ended and not state.meta.get("spoken"):
-            output.main += self._evaluate_empty_group(state)
-            state.meta["spoken"] = 1
-        if self.panes is not None and epoch_time.watermark_us is not None:
-            store.drop_due(epoch_time.watermark_us - self.lateness_us)
+            output.rows += self._update(store, change, self._touch(change, progress))
+        if output.rows:
+            state.meta["has_emitted"] = 1
+        elif self.single and progress.just_ended and not state.meta.get("has_emitted"):
+            output.rows += self._evaluate_empty_group(state)
+            state.meta["has_emitted"] = 1
+        if self.panes is not None and progress.watermark_us is not None:
+            store.drop_due(progress.watermark_us - self.lateness_us)
         self._save(store, pending)
         return output
 
     def _open_store(self, state: KeyGroupState) -> SortedRunStore:
-        ttl, schemas = self.time_to_live, self.group_state.schemas
+        ttl, schemas = self.time_to_live, self.group_format.schemas
         if ttl is not None:
             schemas = (ttl.schema, *schemas)
             return SortedRunStore(state, schemas, self._combine, self._combine_all, ttl.due)
@@ -204,30 +204,30 @@ class KeyedAggregate(GroupByOperator):
     def _open_pending(self, state: KeyGroupState) -> PendingChanges | None:
         if self.every_us is None:
             return None
-        closes, group_state = self.panes is not None, self.group_state
+        closes, group_format = self.panes is not None, self.group_format
         return PendingChanges(
-            state, self.every_us, group_state.schemas, group_state.combine, closes
+            state, self.every_us, group_format.schemas, group_format.combine, closes
         )
 
     def _save(self, store: SortedRunStore, pending: PendingChanges | None) -> None:
-        gauges = store.state.gauges
-        self.limits.enforce(self.name, store, gauges)
+        metrics = store.state.metrics
+        self.limits.enforce(self.name, store, metrics)
         if pending is not None:
             pending.store.save()
-            gauges["rows"] += pending.store.rows
-            store.state.timer_us = pending.due_us
-            gauges["bytes"] += pending.store.bytes
-            self.limits.check(self.name, gauges)
+            metrics["rows"] += pending.store.rows
+            store.state.timer_us = pending.timer_us
+            metrics["bytes"] += pending.store.bytes
+            self.limits.check(self.name, metrics)
 
     def _combine(self, tables: Tables) -> Tables:
         """Merge the changes (with `at_end`) or updates of each group in some runs."""
-        group_state = self.group_state
-        merge = group_state.combine if self.at_end else group_state.combine_updates
+        group_format = self.group_format
+        merge = group_format.combine if self.at_end else group_format.combine_updates
         return self._with_touches(tables, merge)
 
     def _combine_all(self, tables: Tables) -> Tables:
         """Merge the changes or updates of each group in all runs."""
-        return self._with_touches(self._combine(tables), self.group_state.current)
+        return self._with_touches(self._combine(tables), self.group_format.drop_deleted)
 
     def _with_touches(self, tables: Tables, merge: Callable[[Tables], Tables]) -> Tables:
         """Merge tables, the first of which has the touches of groups if they expire."""
@@ -239,13 +239,13 @@ class KeyedAggregate(GroupByOperator):
     # ---- Input
 
     def _drop_late_rows(
-        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
+        self, state: KeyGroupState, parts: list[Tables], progress: TimeProgress, output: StepOutput
     ) -> Tables:
         """Return the change of each window, without rows whose windows are all closed.
 
         Late rows are counted and, if the stream declares LATE DATA TO, emitted to it.
         """
-        previous_us = epoch_time.previous_watermark_us
+        previous_us = progress.previous_watermark_us
         limit_us = None if previous_us is None else previous_us - self.lateness_us
         if self.late_rows is not None and self.panes is not None:
             rows, late = self.late_rows.split([p[0] for p in parts], self.panes, limit_us)
@@ -254,7 +254,7 @@ class KeyedAggregate(GroupByOperator):
                 output.late.append(self.late_rows.with_last_window(late, self.panes, previous_us))
             change = self.aggregator.pre_aggregate(rows)
         else:
-            change = combine_changes(self.group_state, parts)
+            change = combine_changes(self.group_format, parts)
             if self.panes is not None and limit_us is not None and change[0].num_rows:
                 is_late = self.panes.last_end(int_column(change[0], PANE)) <= limit_us
                 state.count_late(int(self.aggregator.input_rows(change[0])[is_late].sum()))
@@ -270,22 +270,22 @@ class KeyedAggregate(GroupByOperator):
         self, store: SortedRunStore, pending: PendingChanges | None, change: Tables
     ) -> Tables:
         """Remove retractions of rows that do not exist, for example because they have expired."""
-        if not isinstance(self.group_state, RowState):
+        if not isinstance(self.group_format, RowStateFormat):
             return change
         hashes = int_column(change[0], HASH)
         old = self._load(store, hashes)
         if pending is not None:
             old = concat([old, pending.load(hashes)])
-        change, unknown = self.group_state.drop_unknown_retractions(old, change)
+        change, unknown = self.group_format.drop_unknown_retractions(old, change)
         store.state.count_unknown_retractions(unknown)
         return change
 
-    def _touch(self, change: Tables, epoch_time: EpochTime) -> pa.Table | None:
+    def _touch(self, change: Tables, progress: TimeProgress) -> pa.Table | None:
         ttl = self.time_to_live
-        return ttl.touch([change[0]], epoch_time.now_us) if ttl is not None else None
+        return ttl.touch([change[0]], progress.now_us) if ttl is not None else None
 
     def _expire_groups(
-        self, store: SortedRunStore, pending: PendingChanges | None, epoch_time: EpochTime
+        self, store: SortedRunStore, pending: PendingChanges | None, progress: TimeProgress
     ) -> list[pa.Table]:
         """Delete groups whose time to live has ended; return their pending changes."""
         ttl = self.time_to_live
@@ -293,33 +293,33 @@ class KeyedAggregate(GroupByOperator):
             return []
         results = []
         if pending is not None:
-            expired = ttl.expired(store, epoch_time.now_us)
+            expired = ttl.expired(store, progress.now_us)
             change = pending.pop_keys(
                 int_column(expired, HASH), lambda table: ttl.has_key(expired, table)
             )
             results = self._update(store, change, ttl.schema.empty_table())
-        ttl.drop_expired(store, epoch_time.now_us)
+        ttl.drop_expired(store, progress.now_us)
         return results
 
     # ---- Output
 
     def _update_pending(
-        self, store: SortedRunStore, pending: PendingChanges, change: Tables, epoch_time: EpochTime
+        self, store: SortedRunStore, pending: PendingChanges, change: Tables, progress: TimeProgress
     ) -> list[pa.Table]:
         """Add a change to the pending ones; return results that are due or whose window closes."""
         pending.add(change)
-        touches = self._touch(change, epoch_time)
+        touches = self._touch(change, progress)
         if touches is not None and touches.num_rows:
-            store.append((touches, *(schema.empty_table() for schema in self.group_state.schemas)))
+            store.append((touches, *(schema.empty_table() for schema in self.group_format.schemas)))
         no_touches = None if touches is None else touches.slice(0, 0)
-        if pending.is_due(epoch_time):
+        if pending.is_due(progress):
             results = self._update(store, pending.pop_all(), no_touches)
             if results:
-                pending.set_emitted(epoch_time.now_us)
+                pending.set_emitted(progress.now_us)
             return results
-        if self.panes is None or epoch_time.watermark_us is None:
+        if self.panes is None or progress.watermark_us is None:
             return []
-        limit_us = epoch_time.watermark_us - self.lateness_us
+        limit_us = progress.watermark_us - self.lateness_us
         return self._update(store, pending.pop_closed(limit_us), no_touches)
 
     def _update(
@@ -331,10 +331,10 @@ class KeyedAggregate(GroupByOperator):
         by = self.aggregator.by
         stored = self._load(store, int_column(change[0], HASH))
         old = tuple(_rows_of_groups(change[0], table, by) for table in stored)
-        before = self.group_state.evaluate(old)
-        state = self.group_state.combine(concat([old, change]))
-        after = self.group_state.evaluate(self.group_state.current(state))
-        update = self.group_state.to_update(state, change)
+        before = self.group_format.evaluate(old)
+        state = self.group_format.combine(concat([old, change]))
+        after = self.group_format.evaluate(self.group_format.drop_deleted(state))
+        update = self.group_format.to_update(state, change)
         store.append(update if touches is None else (touches, *update))
         results = diff_results(before, after, by)
         return [self.layout.to_output(results)] if results.num_rows else []
@@ -358,16 +358,16 @@ class KeyedAggregate(GroupByOperator):
         return (group, *(schema.empty_table() for schema in self.aggregator.schemas[1:]))
 
     def _collect(
-        self, store: SortedRunStore, change: Tables, epoch_time: EpochTime
+        self, store: SortedRunStore, change: Tables, progress: TimeProgress
     ) -> list[pa.Table]:
         """Store a change; return all results when the input has ended."""
         if change[0].num_rows:
-            touches = self._touch(change, epoch_time)
+            touches = self._touch(change, progress)
             store.append(change if touches is None else (touches, *change))
-        if not epoch_time.just_ended:
+        if not progress.just_ended:
             return []
         tables = store.load_all()
-        results = self.group_state.evaluate(tables if self.time_to_live is None else tables[1:])
+        results = self.group_format.evaluate(tables if self.time_to_live is None else tables[1:])
         return [self._insert(results)] if results.num_rows else []
 
     def _insert(self, results: pa.Table) -> pa.Table:
