@@ -162,7 +162,7 @@ def test_rejects_queries_that_read_looked_up_rows_twice(postgres: Postgres) -> N
     """
     errors = compile_text(script).unrunnable
     assert [error.code for error in errors] == ["TG-501"]
-    assert "stock is asked for are read twice" in errors[0].message
+    assert "reads the result of the lookup in stock twice" in errors[0].message
     assert not compile_text(
         script.replace("postgres", "memory").replace(
             postgres.options("stock"), "connector = 'memory'"
