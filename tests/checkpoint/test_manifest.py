@@ -39,7 +39,9 @@ MANIFEST = Manifest(
     operators={
         "s.ff": OperatorCheckpoint("s", "w", "ff", {"0": ["f", 64, 9, 7]}, {"f": 9}, {"rows": 1})
     },
-    sinks={"Out": SinkCheckpoint("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}])},
+    sinks={
+        "Out": SinkCheckpoint("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}], 2, 7)
+    },
     restores=[RestoreRecord(0, 3, 6), RestoreRecord(1, 17, 40)],
     keep_before_generation=2,
 )
@@ -87,7 +89,9 @@ manifests = st.builds(
         )
     ),
     by_name(
-        st.builds(SinkCheckpoint, texts, texts, numbers, st.lists(values, max_size=3), numbers)
+        st.builds(
+            SinkCheckpoint, texts, texts, numbers, st.lists(values, max_size=3), numbers, numbers
+        )
     ),
     st.lists(st.builds(RestoreRecord, numbers, numbers, numbers), max_size=2),
     numbers,
@@ -105,6 +109,7 @@ def test_manifest_is_readable_json() -> None:
     text = MANIFEST.to_bytes().decode()
     stored = json.loads(text)
     assert stored["manifest"]["epoch"] == 41 and "\n" in text
+    assert stored["manifest"]["sinks"]["Out"]["stream_rows"] == 7
     assert MANIFEST.stamp == "002-000000000041"
 
 

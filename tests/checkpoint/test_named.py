@@ -26,7 +26,7 @@ def epochs(manifests: Manifests) -> list[int]:
 
 def test_named_checkpoint_is_kept_until_dropped(tmp_path: Path) -> None:
     manifests = create_manifests(tmp_path, 0, 1, 2)
-    names = checkpoints(main=manifests).keep("Before")
+    names = checkpoints(main=manifests).create("Before")
     assert {key: (item.name, item.epoch) for key, item in names.items()} == {"main": ("Before", 2)}
     create_manifests(tmp_path, 3, 4, 5, 6, 7)
     manifests.expire()
@@ -37,7 +37,7 @@ def test_named_checkpoint_is_kept_until_dropped(tmp_path: Path) -> None:
 
 
 def test_names_survive_a_restart(tmp_path: Path) -> None:
-    checkpoints(main=create_manifests(tmp_path, 0)).keep("first")
+    checkpoints(main=create_manifests(tmp_path, 0)).create("first")
     manifests = create_manifests(tmp_path, 1, 2, 3, 4)
     manifests.expire()
     assert epochs(manifests) == [4, 3, 2, 0]
@@ -46,8 +46,8 @@ def test_names_survive_a_restart(tmp_path: Path) -> None:
 def test_manifest_expires_after_its_last_name_is_dropped(tmp_path: Path) -> None:
     manifests = create_manifests(tmp_path, 0)
     named = checkpoints(main=manifests)
-    named.keep("a")
-    named.keep("b")
+    named.create("a")
+    named.create("b")
     assert [(c.name, c.epoch) for c in named.list_all()] == [("a", 0), ("b", 0)]
     create_manifests(tmp_path, 1, 2, 3)
     named.drop("a")
@@ -62,12 +62,12 @@ def test_generates_names(tmp_path: Path) -> None:
     named = checkpoints(
         main=create_manifests(tmp_path / "a", 5), other=create_manifests(tmp_path / "b", 9)
     )
-    assert [next(iter(named.keep(None).values())).name for _ in range(2)] == [
+    assert [next(iter(named.create(None).values())).name for _ in range(2)] == [
         "checkpoint-1",
         "checkpoint-2",
     ]
     named.drop("checkpoint-1")
-    assert next(iter(named.keep(None).values())).name == "checkpoint-3"
+    assert next(iter(named.create(None).values())).name == "checkpoint-3"
     rows = [(c.pipeline, c.name, c.epoch) for c in named.list_all()]
     assert ("main", "checkpoint-2", 5) in rows and ("other", "checkpoint-3", 9) in rows
 
@@ -76,9 +76,9 @@ def test_rejects_existing_and_unknown_names(
     tmp_path: Path,
 ) -> None:
     named = checkpoints(main=create_manifests(tmp_path, 0))
-    named.keep("before-upgrade")
+    named.create("before-upgrade")
     with pytest.raises(RunError) as caught:
-        named.keep("BEFORE-upgrade")
+        named.create("BEFORE-upgrade")
     assert caught.value.code == "TG-202" and "DROP CHECKPOINT" in (caught.value.hint or "")
     with pytest.raises(RunError) as caught:
         named.drop("before-upgrad")
@@ -87,7 +87,7 @@ def test_rejects_existing_and_unknown_names(
 
 def test_rejects_checkpoint_before_first_epoch(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="nothing to checkpoint"):
-        checkpoints(main=create_manifests(tmp_path)).keep("x")
+        checkpoints(main=create_manifests(tmp_path)).create("x")
     assert not (tmp_path / "names").exists()
 
 
@@ -112,7 +112,7 @@ def test_running_pipeline_keeps_state_of_named_checkpoint(tmp_path: Path) -> Non
     harness.insert(1)
     pipeline = harness.run(until_end=False)
     pipeline.wait(30)
-    checkpoints(main=pipeline.manifests).keep("x")
+    checkpoints(main=pipeline.manifests).create("x")
     manifest = pipeline.manifests.load_all()[0]
     needed = {file for o in manifest.operators.values() for file in o.files}
     assert needed

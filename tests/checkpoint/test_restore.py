@@ -20,12 +20,12 @@ from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
 
 
-def supports_rollback(connector: str) -> bool:
+def tolerates_restore(connector: str) -> bool:
     return connector != "files"
 
 
 def checkpoints(
-    harness: PipelineHarness, rollback: Callable[[str], bool] = supports_rollback
+    harness: PipelineHarness, rollback: Callable[[str], bool] = tolerates_restore
 ) -> Checkpoints:
     return Checkpoints({"main": Manifests(harness.store)}, rollback)
 
@@ -38,7 +38,9 @@ def test_restore_starts_generation_above_all_numbers(tmp_path: Path) -> None:
     manifests = create_manifests(
         tmp_path, *(replace(FIRST, epoch=epoch, processing_time_us=epoch) for epoch in range(6))
     )
-    restored = restore(manifests, manifests.load("manifests/000-000000000003.json"), keep=False)
+    restored = restore(
+        manifests, manifests.load("manifests/000-000000000003.json"), keep_sink_rows=False
+    )
     assert (restored.generation, restored.epoch, restored.processing_time_us) == (1, 7, 3)
     assert restored.restores == [RestoreRecord(0, 3, 7)]
     assert manifests.load_newest().manifest == restored
@@ -48,7 +50,7 @@ def test_restore_starts_generation_above_all_numbers(tmp_path: Path) -> None:
 
 def test_process_of_old_generation_cannot_commit(tmp_path: Path) -> None:
     manifests = create_manifests(tmp_path, FIRST, replace(FIRST, epoch=1))
-    restore(manifests, FIRST, keep=False)
+    restore(manifests, FIRST, keep_sink_rows=False)
     with pytest.raises(DataDirectoryError) as caught:
         manifests.create(replace(FIRST, epoch=2))
     assert caught.value.code == "TG-602"
@@ -57,14 +59,16 @@ def test_process_of_old_generation_cannot_commit(tmp_path: Path) -> None:
 def test_lineage_after_two_restores(tmp_path: Path) -> None:
     """A lineage includes exactly the epochs that led to the manifest."""
     manifests = create_manifests(tmp_path, *(replace(FIRST, epoch=epoch) for epoch in range(3)))
-    first = restore(manifests, FIRST, keep=False)
+    first = restore(manifests, FIRST, keep_sink_rows=False)
     manifests.create(replace(first, epoch=first.epoch + 1))
-    second = restore(manifests, first, keep=True)
+    second = restore(manifests, first, keep_sink_rows=True)
     assert second.restores == [RestoreRecord(0, 0, 4), RestoreRecord(1, 4, 7)]
     assert second.keep_before_generation == 2
     included = [(g, e) for g in range(4) for e in range(10) if second.includes(g, e)]
     assert included == [(0, 0), (1, 4), (2, 7)]
-    undone = restore(manifests, manifests.load("manifests/000-000000000003.json"), keep=False)
+    undone = restore(
+        manifests, manifests.load("manifests/000-000000000003.json"), keep_sink_rows=False
+    )
     assert (
         undone.includes(0, 2) and not undone.includes(1, 4) and undone.keep_before_generation == 2
     )
@@ -74,7 +78,7 @@ def test_restore_keeps_unpublished_committables(tmp_path: Path) -> None:
     """Restore the newest manifest, whose process died before publishing."""
     sink = SinkCheckpoint("s", "files", 0, ["committable"])
     manifests = create_manifests(tmp_path, replace(FIRST, sinks={"out": sink}))
-    restored = restore(manifests, manifests.load_all()[0], keep=False)
+    restored = restore(manifests, manifests.load_all()[0], keep_sink_rows=False)
     state = CommittedState.from_manifest(restored, "out")
     assert state.last == EpochId(1, 2)
     assert (state.committables_epoch, state.committables) == (EpochId(0, 0), ["committable"])
@@ -143,11 +147,11 @@ def test_pipeline_continues_from_restored_totals(tmp_path: Path) -> None:
     harness.insert(1)
     pipeline = harness.run(until_end=False)
     pipeline.wait(30)
-    checkpoints(harness).keep("one")
+    checkpoints(harness).create("one")
     harness.insert(2, 3)
     pipeline.wait(30)
     pipeline.stop()
-    request = RestoreRequest("one", keep=True)
+    request = RestoreRequest("one", keep_sink_rows=True)
     (restored,) = checkpoints(harness).restore(request)
     assert [warning.code for warning in restored.warnings] == ["TG-610"]
     harness.insert(4)
@@ -200,7 +204,7 @@ def test_rejects_epoch_without_pipeline_if_there_are_several(tmp_path: Path) -> 
     manifests = {
         n: create_manifests(tmp_path / n, FIRST, replace(FIRST, epoch=1)) for n in ("main", "other")
     }
-    both = Checkpoints(manifests, supports_rollback)
+    both = Checkpoints(manifests, tolerates_restore)
     with pytest.raises(RunError, match="has its own epochs") as caught:
         both.restore(RestoreRequest(0))
     assert "WITH (pipeline = 'main')" in (caught.value.hint or "")
@@ -216,8 +220,8 @@ def test_rejects_epoch_without_pipeline_if_there_are_several(tmp_path: Path) -> 
 
 def test_named_checkpoint_restores_the_pipelines_it_contains(tmp_path: Path) -> None:
     main, other = create_manifests(tmp_path / "main", FIRST), create_manifests(tmp_path / "other")
-    both = Checkpoints({"main": main, "other": other}, supports_rollback)
-    both.keep("x")
+    both = Checkpoints({"main": main, "other": other}, tolerates_restore)
+    both.create("x")
     other.create(FIRST)
     assert [restored.pipeline for restored in both.restore(RestoreRequest("X"))] == ["main"]
     with pytest.raises(RunError, match="does not contain the pipeline other"):
@@ -257,7 +261,7 @@ def test_sinks_ahead_of_fallback_manifest_need_keep(
         harness.run()
     hint = caught.value.hint or ""
     epoch = int(hint.partition("RESTORE FROM CHECKPOINT ")[2].split()[0])
-    checkpoints(harness).restore(RestoreRequest(epoch, keep=True))
+    checkpoints(harness).restore(RestoreRequest(epoch, keep_sink_rows=True))
     assert harness.run().failure is None
     assert numbers(harness, "kept0") == expected(1, 2)
     assert numbers(harness, "one0") == sorted([*expected(1, 2), *expected(2)])
@@ -265,8 +269,8 @@ def test_sinks_ahead_of_fallback_manifest_need_keep(
 
 def test_restores_named_checkpoint_if_newest_manifests_are_damaged(tmp_path: Path) -> None:
     manifests = create_manifests(tmp_path, FIRST)
-    named = Checkpoints({"main": manifests}, supports_rollback)
-    named.keep("old")
+    named = Checkpoints({"main": manifests}, tolerates_restore)
+    named.create("old")
     for epoch in range(1, 5):
         manifests.create(replace(FIRST, epoch=epoch))
     manifests.expire()

@@ -113,7 +113,7 @@ def test_restore_that_duplicates_rows_asks_for_confirmation(
 ) -> None:
     def restore(request: RestoreRequest) -> list[str]:
         provider.calls.append(("restore", request))
-        if not request.keep:
+        if not request.keep_sink_rows:
             raise RunError("TG-610", "sinks have rows from after it")
         return []
 
@@ -124,7 +124,10 @@ def test_restore_that_duplicates_rows_asks_for_confirmation(
     page.check("#keep-sinks")
     page.click("dialog .main")
     page.wait_for_selector("text=restored epoch 5")
-    assert [call[1].keep for call in provider.calls if call[0] == "restore"] == [False, True]
+    assert [call[1].keep_sink_rows for call in provider.calls if call[0] == "restore"] == [
+        False,
+        True,
+    ]
 
 
 def test_errors_are_shown_as_text(page: Any, provider: StubProvider) -> None:

@@ -356,7 +356,7 @@ class StubSession:
         self.checkpoints = self._checkpoints.list_all
 
     def checkpoint(self, name: str | None) -> str:
-        return self._checkpoints.keep(name)["main"].name
+        return self._checkpoints.create(name)["main"].name
 
     def restore(self, checkpoint: str | int, sinks: str | None, pipeline: str | None) -> None:
         done = self._checkpoints.restore(RestoreRequest(checkpoint, sinks == "keep", pipeline))
@@ -466,13 +466,13 @@ class TestStoredDirectory:
         self, source: DirectoryProvider, held: DataDirectory
     ) -> None:
         with pytest.raises(DataDirectoryError, match="TG-602"):
-            source.restore(RestoreRequest(0, keep=True))
+            source.restore(RestoreRequest(0, keep_sink_rows=True))
         with pytest.raises(DataDirectoryError, match="TG-602"):
             source.create_checkpoint("x")
 
     def test_restores(self, harness: PipelineHarness, source: DirectoryProvider) -> None:
         assert source.create_checkpoint("good") == "good"
-        warnings = source.restore(RestoreRequest(0, keep=True))
+        warnings = source.restore(RestoreRequest(0, keep_sink_rows=True))
         assert "duplicated" in warnings[0]
         assert source.checkpoints()[0].generation == 1
         assert [status.rows_in for status in source.statuses()] == [2, 2]

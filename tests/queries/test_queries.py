@@ -165,7 +165,7 @@ def test_rows_of_rolled_back_epochs_are_not_returned(harness: ViewHarness) -> No
     pipeline.stop()
     newest = manifests.load_newest().manifest
     assert newest is not None and newest.epoch > early.epoch
-    restore(manifests, early, keep=False)
+    restore(manifests, early, keep_sink_rows=False)
     values = harness.values(harness.of("t0"), harness.of("t1", "memory"))
     assert (
         values["t0"]

@@ -120,8 +120,8 @@ class SinkSpec:
     check_columns: Callable[[OptionValues, ColumnTypes], str | None] | None = None
     # True if the sink needs a key to identify the row that is replaced or retracted.
     needs_key: bool = False
-    # True if committed rows can be rolled back.
-    supports_rollback: bool = False
+    # True if a restore leaves no duplicates: committed rows can be rolled back, or are not stored.
+    tolerates_restore: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from tidegate.errors import DataDirectoryError, Location, RunError, TidegateErro
 # Epoch numbers are never reused, so that files, committables and commit markers of epochs that are
 # rolled back cannot be mistaken for those of later epochs.
 
-# Returns whether sinks of a connector can roll back published rows.
-SupportsRollback = Callable[[str], bool]
+# Returns whether a restore leaves no duplicates in the sinks of a connector.
+ToleratesRestore = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ class NonRevertibleSink:
     epoch: int
 
 
-def sinks_ahead(
-    manifests: Manifests, checkpoint: Manifest, supports_rollback: SupportsRollback
+def non_revertible_sinks(
+    manifests: Manifests, checkpoint: Manifest, tolerates_restore: ToleratesRestore
 ) -> list[NonRevertibleSink]:
     """Return the sinks that would receive rows twice after a restore of `checkpoint`."""
     newest = _load_or_none(manifests.load_newest)
-    ahead = []
+    found = []
     for name, sink in (newest.sinks if newest is not None else {}).items():
-        if sink.epoch < 0 or supports_rollback(sink.connector):
+        if sink.epoch < 0 or tolerates_restore(sink.connector):
             continue
         if not checkpoint.includes(sink.generation, sink.epoch):
-            ahead.append(NonRevertibleSink(name, sink.connector, sink.epoch))
-    return ahead
+            found.append(NonRevertibleSink(name, sink.connector, sink.epoch))
+    return found
 
 
-def restore(manifests: Manifests, checkpoint: Manifest, keep: bool) -> Manifest:
+def restore(manifests: Manifests, checkpoint: Manifest, keep_sink_rows: bool) -> Manifest:
     """Start a new generation with the content of `checkpoint`; return its first manifest.
 
     Before that, an empty epoch is committed to the old generation. A process that still runs it
@@ -63,7 +63,9 @@ def restore(manifests: Manifests, checkpoint: Manifest, keep: bool) -> Manifest:
         checkpoint.keep_before_generation,
         newest.keep_before_generation if newest is not None else 0,
     )
-    manifest = replace(manifest, keep_before_generation=generation + 1 if keep else previous)
+    manifest = replace(
+        manifest, keep_before_generation=generation + 1 if keep_sink_rows else previous
+    )
     manifests.create(manifest)
     return manifest
 
@@ -209,7 +211,7 @@ class RestoreRequest:
 
     checkpoint: str | int
     # Whether sinks that cannot roll back keep the rows of epochs after the checkpoint.
-    keep: bool = False
+    keep_sink_rows: bool = False
     # Restore only this pipeline; by default all.
     pipeline: str | None = None
     location: Location | None = None
@@ -229,12 +231,14 @@ class Checkpoints:
     """The checkpoints of the pipelines of a data directory."""
 
     def __init__(
-        self, pipelines: Mapping[str, Manifests], supports_rollback: SupportsRollback
+        self, pipelines: Mapping[str, Manifests], tolerates_restore: ToleratesRestore
     ) -> None:
         self.pipelines = pipelines
-        self.supports_rollback = supports_rollback
+        self.tolerates_restore = tolerates_restore
 
-    def keep(self, name: str | None, location: Location | None = None) -> dict[str, CheckpointName]:
+    def create(
+        self, name: str | None, location: Location | None = None
+    ) -> dict[str, CheckpointName]:
         """Name the newest manifest of every pipeline; generate a name if there is none."""
         if name is not None and self._find_name(name):
             raise RunError(
@@ -316,7 +320,7 @@ class Checkpoints:
             Restored(
                 pipeline,
                 manifest,
-                restore(self.pipelines[pipeline], manifest, request.keep),
+                restore(self.pipelines[pipeline], manifest, request.keep_sink_rows),
                 tuple(warnings.get(pipeline, ())),
             )
             for pipeline, manifest in manifests.items()
@@ -396,16 +400,16 @@ class Checkpoints:
         )
 
     def _require_rollback(
-        self, request: RestoreRequest, checkpoint: Mapping[str, Manifest]
+        self, request: RestoreRequest, manifests: Mapping[str, Manifest]
     ) -> dict[str, list[TidegateError]]:
-        """Raise if a sink that cannot roll back is ahead; with `keep` return warnings instead."""
+        """Raise if a sink that cannot roll back is ahead; return warnings with `keep_sink_rows`."""
         warnings: dict[str, list[TidegateError]] = {}
-        for key, manifest in checkpoint.items():
-            ahead = sinks_ahead(self.pipelines[key], manifest, self.supports_rollback)
-            if not ahead:
+        for key, manifest in manifests.items():
+            found = non_revertible_sinks(self.pipelines[key], manifest, self.tolerates_restore)
+            if not found:
                 continue
-            sinks = ", ".join(f"{a.sink} ({a.connector}) up to epoch {a.epoch}" for a in ahead)
-            if not request.keep:
+            sinks = ", ".join(f"{a.sink} ({a.connector}) up to epoch {a.epoch}" for a in found)
+            if not request.keep_sink_rows:
                 raise RunError(
                     "TG-610",
                     f"sinks contain rows of epochs after epoch {manifest.epoch} and cannot roll "

@@ -79,7 +79,7 @@ class SinkCheckpoint:
     committables: list[Any] = field(default_factory=list)
     generation: int = 0
     # How many rows the stream had emitted at the last epoch in which the sink took part.
-    stream_rows: int | None = None
+    stream_rows_at_last_epoch: int | None = None
 
     def with_last_epoch_of(self, previous: SinkCheckpoint | None) -> SinkCheckpoint:
         """Return this checkpoint with the last epoch of `previous` if it has no committables."""
@@ -154,6 +154,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         content = asdict(self)
+        for sink in content["sinks"].values():
+            for name, key in _SINK_KEYS.items():
+                sink[key] = sink.pop(name)
         stored = {"format": FORMAT, "checksum": _checksum(content), "manifest": content}
         return json.dumps(stored, indent=1, sort_keys=True).encode()
 
@@ -189,10 +192,19 @@ def _parse_stream(part: dict[str, Any]) -> StreamCheckpoint:
     return StreamCheckpoint(**{**part, "sources": sources})
 
 
+# By field of a sink checkpoint: its JSON key, if that has another name.
+_SINK_KEYS = {"stream_rows_at_last_epoch": "stream_rows"}
+
+
+def _parse_sink(part: dict[str, Any]) -> SinkCheckpoint:
+    names = {key: name for name, key in _SINK_KEYS.items()}
+    return SinkCheckpoint(**{names.get(key, key): value for key, value in part.items()})
+
+
 _PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "streams": _parse_stream,
     "operators": lambda part: OperatorCheckpoint(**part),
-    "sinks": lambda part: SinkCheckpoint(**part),
+    "sinks": _parse_sink,
 }
 
 

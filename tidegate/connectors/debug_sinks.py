@@ -31,7 +31,7 @@ CONSOLE = ConnectorSpec(
                 minimum=1,
             ),
         ),
-        supports_rollback=True,
+        tolerates_restore=True,
     ),
 )
 
@@ -71,7 +71,7 @@ def open_console(context: SinkContext) -> ConsoleSink:
 
 
 BLACKHOLE = ConnectorSpec(
-    "blackhole", "discards all rows, for benchmarks", sink=SinkSpec((), supports_rollback=True)
+    "blackhole", "discards all rows, for benchmarks", sink=SinkSpec((), tolerates_restore=True)
 )
 
 

@@ -31,7 +31,7 @@ from tidegate.queries.engine import last_rows
 from tidegate.queries.snapshot import load_stored_tables
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.status import StreamCounters
-from tidegate.runtime.supervisor import supports_rollback
+from tidegate.runtime.supervisor import tolerates_restore
 from tidegate.session.saved_catalog import load_declarations
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class SessionProvider:
 
     def restore(self, request: RestoreRequest) -> list[str]:
         with self._lock:
-            sinks = "keep" if request.keep else None
+            sinks = "keep" if request.keep_sink_rows else None
             self._session.restore(request.checkpoint, sinks=sinks, pipeline=request.pipeline)
             return [warning.message for warning in self._session.warnings]
 
@@ -283,7 +283,7 @@ class DirectoryProvider:
     def _checkpoints(self) -> Checkpoints:
         names = self.directory.pipeline_names()
         return Checkpoints(
-            {n: Manifests(self.directory.pipeline(n)) for n in names}, supports_rollback
+            {n: Manifests(self.directory.pipeline(n)) for n in names}, tolerates_restore
         )
 
     @contextmanager
@@ -297,7 +297,7 @@ class DirectoryProvider:
 
     def create_checkpoint(self, name: str | None) -> str:
         with self._locked() as checkpoints:
-            return next(iter(checkpoints.keep(name).values())).name
+            return next(iter(checkpoints.create(name).values())).name
 
     def restore(self, request: RestoreRequest) -> list[str]:
         with self._locked() as checkpoints:

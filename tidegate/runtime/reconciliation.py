@@ -331,10 +331,10 @@ def missed_rows_warning(manifest: Manifest, stream: PipelineStream, sink: Sink) 
     state = manifest.sinks.get(sink.name)
     if state is None or state.stream != stream.key:
         received = 0
-    elif state.stream_rows is None:
+    elif state.stream_rows_at_last_epoch is None:
         return None
     else:
-        received = state.stream_rows
+        received = state.stream_rows_at_last_epoch
     if emitted <= received:
         return None
     since = "before the sink was added" if received == 0 else "while the sink was detached"

@@ -280,7 +280,7 @@ class Supervisor:
                 manifests[name] = Manifests(store, settings["max_retained"])
             else:
                 manifests[name] = pipeline.manifests
-        return Checkpoints(manifests, supports_rollback)
+        return Checkpoints(manifests, tolerates_restore)
 
     def restore(
         self, catalog: Catalog, settings: Settings, request: RestoreRequest
@@ -413,12 +413,12 @@ def _statuses(pipelines: Iterable[Pipeline]) -> tuple[StreamStatus, ...]:
     return tuple(item for pipeline in pipelines for item in pipeline.status())
 
 
-def supports_rollback(connector: str) -> bool:
-    """Return whether sinks of a connector can roll back rows; unknown connectors cannot."""
+def tolerates_restore(connector: str) -> bool:
+    """Return whether a restore leaves no duplicates in sinks of a connector; False if unknown."""
     if connector == view.CONNECTOR:
         return True
     spec = CONNECTORS.get(connector)
-    return spec is not None and spec.sink is not None and spec.sink.supports_rollback
+    return spec is not None and spec.sink is not None and spec.sink.tolerates_restore
 
 
 def _default_key_groups(spark: Any) -> int:

@@ -430,7 +430,7 @@ class Session:
         problem = checkpoint_name_problem(name) if name is not None else None
         if problem is not None:
             raise RunError("TG-210", f"{name!r} cannot be the name of a checkpoint: {problem}")
-        return self._supervisor.checkpoints(self.settings).keep(name, location)
+        return self._supervisor.checkpoints(self.settings).create(name, location)
 
     def drop_checkpoint(self, name: str) -> None:
         """Drop a named checkpoint. Its files are deleted during one of the next epochs."""

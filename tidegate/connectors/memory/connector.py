@@ -62,7 +62,7 @@ SPEC = ConnectorSpec(
                 minimum=1,
             ),
         ),
-        supports_rollback=True,
+        tolerates_restore=True,
     ),
     lookup=LookupSpec(
         (
