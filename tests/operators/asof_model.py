@@ -98,7 +98,7 @@ class AsofModel:
             for row in late:
                 same_key = [other for other in (*self.right, *late) if other.key == row.key]
                 below = [other for other in same_key if other.at < floor]
-                choose = min if self.bounds.first else max
+                choose = min if self.bounds.only_first_version else max
                 last = choose(below, key=lambda other: (other.at, other.number))
                 if last is row and self._can_match(row, previous):
                     used.append(row)
@@ -122,9 +122,9 @@ class AsofModel:
             for other in self.right
             if other.key == row.key
             and row.at - other.at >= (lower or 0)
-            and (upper is None or self.bounds.first or row.at - other.at <= upper)
+            and (upper is None or self.bounds.only_first_version or row.at - other.at <= upper)
         ]
-        choose = min if self.bounds.first else max
+        choose = min if self.bounds.only_first_version else max
         return choose(candidates, key=lambda r: (r.at, r.number)) if candidates else None
 
     def _look_forward(

@@ -209,7 +209,7 @@ def asof_bounds(draw: st.DrawFn) -> AsofBounds:
         lower = draw(st.sampled_from([0, 0, 1, 3, -2]))
         first = draw(st.integers(0, 5)) == 0
         upper = None if width is None or first else lower + width
-        return AsofBounds(direction, lower, upper, first=first)
+        return AsofBounds(direction, lower, upper, only_first_version=first)
     if direction == FORWARD:
         upper = draw(st.sampled_from([0, 0, -1, -3, 2]))
         return AsofBounds(direction, None if width is None else upper - width, upper)

@@ -170,7 +170,9 @@ def test_overflow_error_names_the_sum() -> None:
 
 def test_state_above_the_limit_is_an_error() -> None:
     spec = OverQuery((RUNNING,)).spec
-    run = Harness(lambda: OverOperator(spec, limits=Limits(groups=3)), OverQuery((RUNNING,)).table)
+    run = Harness(
+        lambda: OverOperator(spec, limits=Limits(max_groups=3)), OverQuery((RUNNING,)).table
+    )
     with pytest.raises(RunError, match="operator over keeps"):
         run.rows([row(1, 0, number, f"k{number}") for number in range(20)], watermark_us=0)
 

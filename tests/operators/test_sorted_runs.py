@@ -238,7 +238,7 @@ def test_limit_counts_every_group_once() -> None:
     store = store_of(state)
     for _ in range(3):
         store.append(tables_of([(h, 0, 0, 1) for h in range(10)], []))
-        Limits(groups=10).enforce("test", store, state.metrics)
+        Limits(max_groups=10).enforce("test", store, state.metrics)
     assert state.metrics["groups"] == 10
 
 

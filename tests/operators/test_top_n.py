@@ -380,7 +380,7 @@ def test_state_keeps_only_rows_that_can_be_in_the_result() -> None:
 
 
 def test_state_above_the_limit_is_an_error() -> None:
-    run = Query(limit=3, limits=Limits(groups=2)).harness(key_groups=1)
+    run = Query(limit=3, limits=Limits(max_groups=2)).harness(key_groups=1)
     run.rows(make_rows(("a", 5, "x"), ("a", 6, "x")))
     with pytest.raises(RunError, match="top_n keeps 3 groups"):
         run.rows(make_rows(("a", 7, "x")))

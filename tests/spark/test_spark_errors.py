@@ -135,8 +135,8 @@ def test_other_spark_errors_keep_their_text() -> None:
 )
 def test_killed_worker_is_retried(text: str) -> None:
     """Also the process that forks workers, while it starts."""
-    assert JobFailed(RuntimeError(f"Job aborted: {text}")).passing
-    assert not JobFailed(RuntimeError("Job aborted: Division by zero")).passing
+    assert JobFailed(RuntimeError(f"Job aborted: {text}")).transient
+    assert not JobFailed(RuntimeError("Job aborted: Division by zero")).transient
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.support.compiling import SOURCES, compile_text
 from tidegate.catalog.objects import Stream
 from tidegate.physical.typed import arrow_type
 from tidegate.plan import nodes as n
-from tidegate.spark.analysis import _spelled, analyse_plan
+from tidegate.spark.analysis import _sql_type, analyse_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def test_arrow_types_equal_spark(spark: SparkSession) -> None:
     for text in TYPES.replace("\n", " ").split(";"):
         kind = spark.sql(f"SELECT CAST(NULL AS {text.strip()}) AS c").schema.fields[0].dataType
         expected = to_arrow_type(kind, timezone="UTC")
-        assert arrow_type(_spelled(kind)) == expected, text
+        assert arrow_type(_sql_type(kind)) == expected, text
     assert arrow_type("VOID") == pa.null()
     for text in ("INTERVAL YEAR TO MONTH", "VARIANT"):
         with pytest.raises(ValueError, match="cannot be handed"):

@@ -142,7 +142,9 @@ class PipelineHarness:
         scan = SimpleNamespace(index=0, delay_us=0, node=None, late_rows_of=None)
         key = stream.name.lower()
         states = {0: (f"{key}.1", OperatorCheckpoint(key, "w", "1"))} if operators else {}
-        plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(states), guarded=True)
+        plan = SimpleNamespace(
+            lookups=(), scans=(scan,), operators=tuple(states), filters_failed_rows=True
+        )
         return cast(
             PipelineStream,
             _FixedStream(

@@ -108,12 +108,12 @@ class KeyGroupState:
     """
 
     def __init__(
-        self, backend: StateBackend, fingerprint: bytes, first_key_group: bool = True
+        self, backend: StateBackend, fingerprint: bytes, is_first_key_group: bool = True
     ) -> None:
         self.backend = backend
         self.fingerprint = fingerprint
         # The single group of an aggregate without keys is in the first key group.
-        self.first_key_group = first_key_group
+        self.is_first_key_group = is_first_key_group
         self.meta: dict[str, Any] = {}
         self.inline: dict[bytes, bytes | memoryview] = {}
         # Gauges and counters of the operator's report: groups, open windows, rows.
@@ -229,12 +229,15 @@ class WaitingRowStore(Protocol):
 class Limits:
     """How many groups and bytes an operator may keep in one key group; None means no limit."""
 
-    groups: int | None = None
-    bytes: int | None = None
+    max_groups: int | None = None
+    max_state_bytes: int | None = None
 
     def exceeded(self, metrics: dict[str, int]) -> bool:
         """Return whether a metric is above its limit."""
-        limits = ((self.groups, metrics.get("groups", 0)), (self.bytes, metrics.get("bytes", 0)))
+        limits = (
+            (self.max_groups, metrics.get("groups", 0)),
+            (self.max_state_bytes, metrics.get("bytes", 0)),
+        )
         return any(limit is not None and size > limit for limit, size in limits)
 
     def enforce(self, operator: str, store: CompactableStore, metrics: dict[str, int]) -> None:
@@ -263,8 +266,8 @@ class Limits:
     def check(self, operator: str, metrics: dict[str, int]) -> None:
         """Raise TG-508 if a metric is above its limit."""
         for metric, limit, setting in (
-            ("groups", self.groups, "max_groups"),
-            ("bytes", self.bytes, "max_state_bytes"),
+            ("groups", self.max_groups, "max_groups"),
+            ("bytes", self.max_state_bytes, "max_state_bytes"),
         ):
             size = metrics.get(metric, 0)
             if limit is not None and size > limit:

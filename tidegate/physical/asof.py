@@ -133,7 +133,7 @@ def describe(node: n.Join) -> str:
         text += f", nearest {text_of(node.match)}"
     if node.kind is n.JoinKind.ASOF and node.asof_condition is not None:
         text += _distance(match_bounds(node), node.by_watermark)
-    if node.asof_condition is not None and node.asof_condition.first:
+    if node.asof_condition is not None and node.asof_condition.only_first_version:
         text += ", first version"
     if node.residual is not None:
         text += f", where {text_of(node.residual)}"
@@ -161,7 +161,7 @@ def canonical_form(node: n.Join, writer: CanonicalWriter) -> list[str]:
         condition = match_bounds(node)
         ends = f"{'(' if condition.lower_open else '['}{condition.lower} {condition.upper}"
         ends += ")" if condition.upper_open else "]"
-        which = "first" if condition.first else condition.direction
+        which = "first" if condition.only_first_version else condition.direction
         words.append(
             f"{which}({writer.text(condition.left)} {writer.text(condition.right)} {ends})"
         )
@@ -201,7 +201,9 @@ def _asof_bounds(node: n.Join) -> AsofBounds:
     from tidegate.operators.join.asof import AsofBounds
 
     f = match_bounds(node)
-    return AsofBounds(f.direction, f.lower, f.upper, f.lower_open, f.upper_open, f.first)
+    return AsofBounds(
+        f.direction, f.lower, f.upper, f.lower_open, f.upper_open, f.only_first_version
+    )
 
 
 def _columns(node: n.Join, types: Types) -> Any:

@@ -14,13 +14,13 @@ from tidegate.types import format_duration
 def explain(plan: n.Emit, name: str | None = None) -> str:
     """Format a plan as a tree, with the properties of the stream on top."""
     head = f"stream {name}" if name else "query"
-    promise = [
+    properties = [
         f"output: {plan.changelog.value}"
         + (_key_text(plan) if plan.changelog.value != "append" else ""),
         "input: " + ("bounded" if plan.bounded else "unbounded"),
         "watermark: " + ("yes" if plan.has_watermark else "none"),
     ]
-    lines = [head, *(f"  {part}" for part in promise), ""]
+    lines = [head, *(f"  {part}" for part in properties), ""]
     lines += _draw(plan, "", "")
     return with_declared_names("\n".join(lines))
 

@@ -60,7 +60,7 @@ _HINT = (
 
 
 @dataclass(frozen=True)
-class Typed:
+class TypedCondition:
     """An expression with the name of its type; intervals of days to seconds are one type."""
 
     scalar: ConditionExpression
@@ -95,11 +95,11 @@ def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> ConditionE
     return condition.scalar
 
 
-def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     tree = tree.unnest()
     if isinstance(tree, exp.Column):
         position = int(tree.name[1:])
-        return Typed(InputValue(position), kinds[position])
+        return TypedCondition(InputValue(position), kinds[position])
     for kind, translate in _TRANSLATED.items():
         if isinstance(tree, kind):
             return translate(tree, kinds)
@@ -107,33 +107,33 @@ def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     raise _Untranslatable(f"{what} over values of different rows cannot run", tree)
 
 
-def _literal(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _literal(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     if tree.args.get("is_string"):
-        return Typed(Constant(tree.name), "STRING")
+        return TypedCondition(Constant(tree.name), "STRING")
     if tree.name.isdecimal():
         number = int(tree.name)
         if number < 2**63:
-            return Typed(Constant(number), "INT" if number < 2**31 else "BIGINT")
+            return TypedCondition(Constant(number), "INT" if number < 2**31 else "BIGINT")
     elif re.fullmatch(r"\d*\.\d+|\d+\.", tree.name):
         value = Decimal(tree.name)
         digits, scale = len(value.as_tuple().digits), max(0, -int(value.as_tuple().exponent))
-        return Typed(Constant(value), f"DECIMAL({max(digits, scale)},{scale})")
+        return TypedCondition(Constant(value), f"DECIMAL({max(digits, scale)},{scale})")
     raise _Untranslatable(f"the number {tree.name} cannot be compared across rows", tree)
 
 
-def _compare(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _compare(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     return _comparison(_COMPARISONS[type(tree)], tree.this, tree.expression, tree, kinds)
 
 
 def _comparison(
     sign: str, left: exp.Expr, right: exp.Expr, tree: exp.Expr, kinds: Sequence[str]
-) -> Typed:
+) -> TypedCondition:
     one, other, doubles = _to_common_type(_scalar(left, kinds), _scalar(right, kinds), tree)
-    return Typed(Compare(sign, one, other, doubles), "BOOLEAN")
+    return TypedCondition(Compare(sign, one, other, doubles), "BOOLEAN")
 
 
 def _to_common_type(
-    one: Typed, other: Typed, tree: exp.Expr
+    one: TypedCondition, other: TypedCondition, tree: exp.Expr
 ) -> tuple[ConditionExpression, ConditionExpression, bool]:
     """Return two values in the type in which Spark compares them, and whether that is double."""
     pair = (one.kind, other.kind)
@@ -151,7 +151,7 @@ def _to_common_type(
     raise _unlike(one, other, tree)
 
 
-def _unlike(one: Typed, other: Typed, tree: exp.Expr) -> _Untranslatable:
+def _unlike(one: TypedCondition, other: TypedCondition, tree: exp.Expr) -> _Untranslatable:
     return _Untranslatable(
         f"{one.kind} with {other.kind} cannot be computed across rows as Spark does it", tree
     )
@@ -167,7 +167,7 @@ def _digits(kind: str) -> tuple[int, int]:
     return (int(match.group(1)), int(match.group(2))) if match else (_DIGITS[kind], 0)
 
 
-def _as_double(value: Typed, other: Typed, tree: exp.Expr) -> ConditionExpression:
+def _as_double(value: TypedCondition, other: TypedCondition, tree: exp.Expr) -> ConditionExpression:
     """Convert a number that is combined with a double; Spark computes FLOAT in other ways."""
     pair = (value.kind, other.kind)
     if "DOUBLE" in pair and (value.kind in _FLOATING or _is_exact(value.kind)):
@@ -175,24 +175,24 @@ def _as_double(value: Typed, other: Typed, tree: exp.Expr) -> ConditionExpressio
     raise _unlike(value, other, tree)
 
 
-def _double(value: Typed) -> ConditionExpression:
+def _double(value: TypedCondition) -> ConditionExpression:
     if isinstance(value.scalar, Constant):
         return Constant(float(value.scalar.value))
     return value.scalar if value.kind in (*_FLOATING, UNKNOWN) else AsDouble(value.scalar)
 
 
-def _arithmetic(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _arithmetic(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     sign = _ARITHMETIC[type(tree)]
     one, other = _scalar(tree.this, kinds), _scalar(tree.expression, kinds)
     pair = (one.kind, other.kind)
     if UNKNOWN in pair:
-        return Typed(Calculate(sign, one.scalar, other.scalar), UNKNOWN)
+        return TypedCondition(Calculate(sign, one.scalar, other.scalar), UNKNOWN)
     if all(kind in _INTEGERS for kind in pair):
         kind = max(pair, key=_INTEGERS.index)
-        return Typed(Calculate(sign, one.scalar, other.scalar, _BITS[kind]), kind)
+        return TypedCondition(Calculate(sign, one.scalar, other.scalar, _BITS[kind]), kind)
     if any(kind in _FLOATING for kind in pair):
         left, right = _as_double(one, other, tree), _as_double(other, one, tree)
-        return Typed(Calculate(sign, left, right), "DOUBLE")
+        return TypedCondition(Calculate(sign, left, right), "DOUBLE")
     if all(_is_exact(kind) for kind in pair):
         return _of_decimals(sign, one, other, tree)
     times = {
@@ -205,10 +205,12 @@ def _arithmetic(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     result_kind = times.get((sign, *pair))
     if result_kind is None:
         raise _unlike(one, other, tree)
-    return Typed(Calculate(sign, one.scalar, other.scalar, 64), result_kind)
+    return TypedCondition(Calculate(sign, one.scalar, other.scalar, 64), result_kind)
 
 
-def _of_decimals(sign: str, one: Typed, other: Typed, tree: exp.Expr) -> Typed:
+def _of_decimals(
+    sign: str, one: TypedCondition, other: TypedCondition, tree: exp.Expr
+) -> TypedCondition:
     """Calculate with enough digits for every result; beyond 38 digits Spark would round."""
     (first, scale), (second, more) = _digits(one.kind), _digits(other.kind)
     if sign == "*":
@@ -219,35 +221,35 @@ def _of_decimals(sign: str, one: Typed, other: Typed, tree: exp.Expr) -> Typed:
     if digits > _MAX_PRECISION:
         raise _unlike(one, other, tree)
     scalar = Calculate(sign, one.scalar, other.scalar, decimals=True)
-    return Typed(scalar, f"DECIMAL({digits},{result_scale})")
+    return TypedCondition(scalar, f"DECIMAL({digits},{result_scale})")
 
 
-def _divided(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _divided(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     one, other = _scalar(tree.this, kinds), _scalar(tree.expression, kinds)
     pair = (one.kind, other.kind)
     numbers = (*_INTEGERS, "DOUBLE", UNKNOWN)
     whole = all(kind in numbers for kind in pair)
     if whole or ("DOUBLE" in pair and all(_is_exact(k) or k in _FLOATING for k in pair)):
-        return Typed(Divide(_double(one), _double(other)), "DOUBLE")
+        return TypedCondition(Divide(_double(one), _double(other)), "DOUBLE")
     raise _unlike(one, other, tree)
 
 
-def _negated(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _negated(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     value = _scalar(tree.this, kinds)
     if isinstance(value.scalar, Constant) and value.kind != "STRING":
-        return Typed(Constant(-value.scalar.value), value.kind)
+        return TypedCondition(Constant(-value.scalar.value), value.kind)
     if value.kind in _INTEGERS or value.kind == UNKNOWN:
         bits = _BITS.get(value.kind, 0)
-        return Typed(Calculate("-", Constant(0), value.scalar, bits), value.kind)
+        return TypedCondition(Calculate("-", Constant(0), value.scalar, bits), value.kind)
     if value.kind == "DOUBLE":
-        return Typed(Calculate("*", Constant(-1.0), value.scalar), value.kind)
+        return TypedCondition(Calculate("*", Constant(-1.0), value.scalar), value.kind)
     raise _Untranslatable(f"- {value.kind} across rows cannot run", tree)
 
 
-def _logical(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], Typed]:
-    def translate(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _logical(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], TypedCondition]:
+    def translate(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
         parts = [_condition(part, kinds) for part in (tree.this, tree.expression)]
-        return Typed(kind(*parts), "BOOLEAN")
+        return TypedCondition(kind(*parts), "BOOLEAN")
 
     return translate
 
@@ -259,68 +261,70 @@ def _condition(tree: exp.Expr, kinds: Sequence[str]) -> ConditionExpression:
     return condition.scalar
 
 
-def _not(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
-    return Typed(Not(_condition(tree.this, kinds)), "BOOLEAN")
+def _not(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
+    return TypedCondition(Not(_condition(tree.this, kinds)), "BOOLEAN")
 
 
-def _is_null(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _is_null(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     if not isinstance(tree.expression, exp.Null):
         raise _Untranslatable("IS with anything but NULL across rows cannot run", tree)
-    return Typed(IsNull(_scalar(tree.this, kinds).scalar), "BOOLEAN")
+    return TypedCondition(IsNull(_scalar(tree.this, kinds).scalar), "BOOLEAN")
 
 
-def _null_safe_equal(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _null_safe_equal(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     """Compare with `<=>`: true if both values are NULL."""
     one, other, doubles = _to_common_type(
         _scalar(tree.this, kinds), _scalar(tree.expression, kinds), tree
     )
     both = And(IsNull(one), IsNull(other))
     same: ConditionExpression = Coalesce((Compare("=", one, other, doubles), both))
-    return Typed(Not(same) if isinstance(tree, exp.NullSafeNEQ) else same, "BOOLEAN")
+    return TypedCondition(Not(same) if isinstance(tree, exp.NullSafeNEQ) else same, "BOOLEAN")
 
 
-def _between(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _between(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     if tree.args.get("symmetric"):
         raise _Untranslatable("BETWEEN SYMMETRIC across rows cannot run", tree)
     above = _comparison(">=", tree.this, tree.args["low"], tree, kinds)
     below = _comparison("<=", tree.this, tree.args["high"], tree, kinds)
-    return Typed(And(above.scalar, below.scalar), "BOOLEAN")
+    return TypedCondition(And(above.scalar, below.scalar), "BOOLEAN")
 
 
-def _in_list(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _in_list(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     """Translate IN; all values are compared as doubles if one of them is a double."""
     values = [_scalar(part, kinds) for part in (tree.this, *tree.expressions)]
     if len(values) < 2:
         raise _Untranslatable("IN across rows needs a list", tree)
     if any(value.kind == "DOUBLE" for value in values):
-        values = [Typed(_double(v), "DOUBLE") if _is_exact(v.kind) else v for v in values]
+        values = [TypedCondition(_double(v), "DOUBLE") if _is_exact(v.kind) else v for v in values]
     result: ConditionExpression | None = None
     for value in values[1:]:
         one, other, doubles = _to_common_type(values[0], value, tree)
         same = Compare("=", one, other, doubles)
         result = same if result is None else Or(result, same)
     assert result is not None, "there is a value to compare with"
-    return Typed(result, "BOOLEAN")
+    return TypedCondition(result, "BOOLEAN")
 
 
-def _cast(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _cast(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     value, kind = _scalar(tree.this, kinds), to_sql(tree.args["to"]).upper()
     is_number = _is_exact(value.kind) or value.kind in (*_FLOATING, UNKNOWN)
     if kind != "DOUBLE" or not is_number:
         raise _Untranslatable(f"a cast to {kind} across rows cannot run", tree)
-    return Typed(_double(value), "DOUBLE")
+    return TypedCondition(_double(value), "DOUBLE")
 
 
-def _call(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+def _call(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     name = ex.call_name(tree)
     parts = [_scalar(part, kinds) for part in tree.expressions]
     part_kinds = {part.kind for part in parts}
     if name == "ABS" and len(parts) == 1:
         kind = parts[0].kind
         if _is_exact(kind) or kind in ("DOUBLE", UNKNOWN):
-            return Typed(Absolute(parts[0].scalar, _BITS.get(kind, 0)), kind)
+            return TypedCondition(Absolute(parts[0].scalar, _BITS.get(kind, 0)), kind)
     if name == "COALESCE" and parts and len(part_kinds - {UNKNOWN}) <= 1:
-        return Typed(Coalesce(tuple(part.scalar for part in parts)), max(part_kinds, key=_is_known))
+        return TypedCondition(
+            Coalesce(tuple(part.scalar for part in parts)), max(part_kinds, key=_is_known)
+        )
     raise _Untranslatable(f"{str(name).lower()} over values of different rows cannot run", tree)
 
 
@@ -328,9 +332,9 @@ def _is_known(kind: str) -> bool:
     return kind != UNKNOWN
 
 
-_TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Sequence[str]], Typed]] = {
+_TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Sequence[str]], TypedCondition]] = {
     exp.Literal: _literal,
-    exp.Boolean: lambda tree, kinds: Typed(Constant(bool(tree.this)), "BOOLEAN"),
+    exp.Boolean: lambda tree, kinds: TypedCondition(Constant(bool(tree.this)), "BOOLEAN"),
     **dict.fromkeys(_COMPARISONS, _compare),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     exp.Div: _divided,

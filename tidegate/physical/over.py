@@ -232,9 +232,9 @@ def build(node: n.Over, context: BuildContext) -> BuiltOperator:
     from tidegate.operators.over.history import ENDS
 
     columns = PortColumns()
-    pane = _pane(node)
-    if pane is not None:
-        columns.add(STORE_TIME, pane)
+    store_time = _store_time_sql(node)
+    if store_time is not None:
+        columns.add(STORE_TIME, store_time)
     closes = node.closing_field
     by_time = node.mode is n.OverMode.TIME
     if by_time and closes is not None:
@@ -267,7 +267,7 @@ def _add_arrival(columns: PortColumns) -> None:
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
 
 
-def _pane(node: n.Over) -> str | None:
+def _store_time_sql(node: n.Over) -> str | None:
     """Return the time when a row is final, as far as its own event time determines it."""
     item = node.time_field if node.mode is n.OverMode.TIME else node.closing_field
     if item is None or node.mode is n.OverMode.END:

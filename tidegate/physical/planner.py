@@ -22,7 +22,7 @@ from tidegate.physical.lookup import (
 )
 from tidegate.physical.operator_kind import BuildContext, BuiltOperator, Rejection, Unrunnable
 from tidegate.physical.stage_sql import (
-    FailureGuard,
+    FailedRowFilter,
     OutputStageSqlWriter,
     PortSchema,
     StageSqlWriter,
@@ -247,7 +247,7 @@ class PhysicalPlan:
     # The last stage as Arrow expressions, if no SQL is needed.
     vectors: VectorStage | None = None
     # True if rows on which an expression fails become dead letters.
-    guarded: bool = False
+    filters_failed_rows: bool = False
 
 
 def plan_physical(
@@ -255,17 +255,18 @@ def plan_physical(
     typed: TypedPlan,
     limits: Limits,
     keeps_late: bool = False,
-    guarded: bool = False,
+    filters_failed_rows: bool = False,
 ) -> PhysicalPlan:
     """Plan a stream whose types are known.
 
-    `keeps_late`: late rows are emitted to a late stream. `guarded`: a failing row does not stop it.
+    `keeps_late`: late rows are emitted to a late stream. `filters_failed_rows`: a failing row does
+    not stop it.
     """
     late = late_stream(typed.plan) if keeps_late else None
     if late is not None:
         require_same_types(late, typed.plan)
-    guard = FailureGuard(stream, typed.types) if guarded else None
-    return _Planner(stream, typed, limits, late, guard).plan()
+    failed_row_filter = FailedRowFilter(stream, typed.types) if filters_failed_rows else None
+    return _Planner(stream, typed, limits, late, failed_row_filter).plan()
 
 
 class _Planner:
@@ -277,9 +278,9 @@ class _Planner:
         typed: TypedPlan,
         limits: Limits,
         late_stream: LateStream | None,
-        guard: FailureGuard | None,
+        failed_row_filter: FailedRowFilter | None,
     ) -> None:
-        self.guard = guard
+        self.failed_row_filter = failed_row_filter
         self.stream = stream
         self.root = typed.plan
         self.types: Types = typed.types
@@ -301,7 +302,9 @@ class _Planner:
             isinstance(leaf, ScanPlan) and leaf.has_event_time
             for leaf in scans_and_operators(leaves)
         )
-        writer = OutputStageSqlWriter(views.get, self.has_processing_time, samples, self.guard)
+        writer = OutputStageSqlWriter(
+            views.get, self.has_processing_time, samples, self.failed_row_filter
+        )
         sql = output_sql(self.root, views.get, writer, (ORIGIN, EVENT_TIME, SELECTED, CONTROL))
         operators = tuple(sorted(self.operators, key=lambda item: item.number))
         assert len(self.scans) == len(list(all_scans(self.stage))), "every scan is planned once"
@@ -315,7 +318,7 @@ class _Planner:
             tuple(self.lookups),
             self.late_schema,
             last_stage(self.root, only, self.types) if only is not None else None,
-            self.guard is not None,
+            self.failed_row_filter is not None,
         )
 
     def _leaves(self, stage: Stage, arrival: bool) -> tuple[LeafPlan, ...]:
@@ -332,7 +335,9 @@ class _Planner:
         node = leaf.node
         table = lookup_scan(node).table
         leaves = self._leaves(leaf.input, arrival)
-        writer = StageSqlWriter(_views(leaves).get, arrival, self.has_processing_time, self.guard)
+        writer = StageSqlWriter(
+            _views(leaves).get, arrival, self.has_processing_time, self.failed_row_filter
+        )
         try:
             lookup = lookup_columns(node, self.types)
             require_known_types(lookup.columns, table.name)
@@ -346,7 +351,7 @@ class _Planner:
             node,
             table,
             lookup,
-            sql.input_sql(writer.guarded_rows(node.left, [key for _, key in sql.keys])),
+            sql.input_sql(writer.without_failed_rows(node.left, [key for _, key in sql.keys])),
             leaves,
             view,
             sql.output_sql(view),
@@ -410,12 +415,12 @@ class _Planner:
         if _is_event_time(stage, port.time_id):
             port = port.with_pane(EVENT_TIME)
         writer = StageSqlWriter(
-            _views(leaves).get, port.arrival, self.has_processing_time, self.guard
+            _views(leaves).get, port.arrival, self.has_processing_time, self.failed_row_filter
         )
         hidden = [EVENT_TIME, SELECTED, CONTROL]
         has_partitions = any(isinstance(leaf, ScanPlan) and leaf.partitioned for leaf in leaves)
         hidden += [ORIGIN] if has_partitions or len(origins) > 1 else []
-        rows = writer.guarded_rows(port.node, [column_sql for _, column_sql in port.stage])
+        rows = writer.without_failed_rows(port.node, [column_sql for _, column_sql in port.stage])
         sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {rows}"
         scans = [leaf for leaf in scans_and_operators(leaves) if isinstance(leaf, ScanPlan)]
         delays = {scan.index: scan.delay_us for scan in scans}
@@ -423,7 +428,7 @@ class _Planner:
         only = _only_leaf(leaves)
         vectors = port_stage(port, only, self.types) if only is not None else None
         # With groups, equal rows would become one dead letter.
-        groups = port.pre_aggregated_sql(sql, hidden) if self.guard is None else None
+        groups = port.pre_aggregated_sql(sql, hidden) if self.failed_row_filter is None else None
         return InputPlan(port, sql, leaves, origins, watermark_delays, groups, vectors)
 
 

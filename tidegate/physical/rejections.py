@@ -67,11 +67,11 @@ def _rejections(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Rejectio
             yield leaf.node, rejection
         for child in leaf.inputs:
             yield from _of_stage(child.node)
-    guarded = stream.on_error == "dead_letter"
-    if guarded:
+    filters_failed_rows = stream.on_error == "dead_letter"
+    if filters_failed_rows:
         yield from _unattributable_failures(stage)
     emit = stream.query.emit
-    if guarded or (emit is not None and emit.late_to is not None):
+    if filters_failed_rows or (emit is not None and emit.late_to is not None):
         yield from _of_stage(stage.node)
     if emit is None or emit.mode is not EmitMode.EVERY:
         return

@@ -300,13 +300,13 @@ _LITERAL = re.compile(r"-?\d+L?|'[^'\\]*'|true|false|null", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class FailureGuard:
+class FailedRowFilter:
     """Filters rows on which an expression fails, in streams with on_error = 'dead_letter'."""
 
     stream: str
     types: Types
 
-    def guarded_rows(
+    def without_failed_rows(
         self,
         rows: str,
         node: n.Node,
@@ -317,7 +317,7 @@ class FailureGuard:
 
         `kinds` are types of expressions that no operator requests.
         `explode` keeps the tests where they are written; elsewhere Spark extracts common
-        subexpressions and evaluates them unguarded.
+        subexpressions and evaluates them without the test.
         """
         plain = {quote_identifier(item.id) for item in node.fields} | {OP, *ARRIVAL}
         risky = [
@@ -391,10 +391,10 @@ class StageSqlWriter(SqlWriter):
         leaf: Leaf,
         with_arrival: bool = False,
         has_processing_time: bool = False,
-        guard: FailureGuard | None = None,
+        failed_row_filter: FailedRowFilter | None = None,
     ) -> None:
         super().__init__(leaf)
-        self.guard = guard
+        self.failed_row_filter = failed_row_filter
         self.carried: tuple[str, ...] = (ORIGIN, EVENT_TIME, CONTROL)
         self.carried += (ARRIVAL_FILE, ARRIVAL_ROW) if with_arrival else ()
         self.carried += (NOW,) if has_processing_time else ()
@@ -404,13 +404,15 @@ class StageSqlWriter(SqlWriter):
         view = self.leaf(node)
         return quote_identifier(view) if view is not None else super().child(node)
 
-    def guarded_rows(
+    def without_failed_rows(
         self, node: n.Node, expressions: Sequence[str], kinds: Mapping[str, str | None] = _NONE
     ) -> str:
         """Return the rows of a node for FROM, without failing rows if they become dead letters."""
         rows = self.child(node)
         return (
-            rows if self.guard is None else self.guard.guarded_rows(rows, node, expressions, kinds)
+            rows
+            if self.failed_row_filter is None
+            else self.failed_row_filter.without_failed_rows(rows, node, expressions, kinds)
         )
 
     def _leaf(self, node: n.Node, view: str) -> str:
@@ -424,11 +426,11 @@ class StageSqlWriter(SqlWriter):
         ]
         condition = expression_sql(node.condition)
         live = f"CASE WHEN {SELECTED} THEN coalesce({condition}, false) ELSE false END"
-        input_sql = self.guarded_rows(node.input, [condition])
+        input_sql = self.without_failed_rows(node.input, [condition])
         return f"SELECT {', '.join(columns)}, {live} AS {SELECTED} FROM {input_sql}"
 
     def _project(self, node: n.Project) -> str:
-        if self.guard is None:
+        if self.failed_row_filter is None:
             return super()._project(node)
         kinds = {
             expression_sql(tree): item.type
@@ -440,7 +442,8 @@ class StageSqlWriter(SqlWriter):
             for item, tree in zip(node.fields, node.expressions, strict=True)
         ]
         columns += [*self._op(node), *self.hidden]
-        return f"SELECT {', '.join(columns)} FROM {self.guarded_rows(node.input, [*kinds], kinds)}"
+        rows = self.without_failed_rows(node.input, [*kinds], kinds)
+        return f"SELECT {', '.join(columns)} FROM {rows}"
 
     def _projected(self, expression: exp.Expr) -> str:
         plain = isinstance(expression.unnest(), exp.Column | exp.Literal)
@@ -452,7 +455,7 @@ class StageSqlWriter(SqlWriter):
         outer = node.outer or name in _OUTER
         name = _OUTER.get(name, name)
         arguments = [to_sql(part) for part in node.generator.expressions]
-        input_sql = self.guarded_rows(node.input, arguments)
+        input_sql = self.without_failed_rows(node.input, arguments)
         live = SELECTED
         if name in _OF_COLLECTION:
             if not outer:
@@ -473,7 +476,7 @@ class StageSqlWriter(SqlWriter):
         )
 
     def _filters(self, node: n.Node) -> bool:
-        return self.guard is not None or super()._filters(node)
+        return self.failed_row_filter is not None or super()._filters(node)
 
     def _computed(self, sql: str) -> str:
         return when_selected(sql)
@@ -501,14 +504,16 @@ class OutputStageSqlWriter(StageSqlWriter):
         leaf: Leaf,
         has_processing_time: bool,
         samples: bool,
-        guard: FailureGuard | None = None,
+        failed_row_filter: FailedRowFilter | None = None,
     ) -> None:
-        super().__init__(leaf, has_processing_time=has_processing_time, guard=guard)
+        super().__init__(
+            leaf, has_processing_time=has_processing_time, failed_row_filter=failed_row_filter
+        )
         self.samples = samples
 
     def _filter(self, node: n.Filter) -> str:
         condition = f"CASE WHEN {SELECTED} THEN {expression_sql(node.condition)} ELSE true END"
-        rows = self.guarded_rows(node.input, [expression_sql(node.condition)])
+        rows = self.without_failed_rows(node.input, [expression_sql(node.condition)])
         if not self.samples:
             columns = ", ".join(self.ids(node))
             return f"SELECT {columns} FROM {rows} WHERE {condition}"

@@ -32,13 +32,13 @@ _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 
 def limit_of(node: n.TopN) -> int | None:
     """Return the number of rows that each partition emits, if it is constant."""
-    if node.limit is None or size_of(node) is not None:
+    if node.limit is None or limit_column(node) is not None:
         return ALL_ROWS
     tree = node.limit.unnest()
     return int(tree.name) if isinstance(tree, exp.Literal) and tree.is_int else None
 
 
-def size_of(node: n.TopN) -> int | None:
+def limit_column(node: n.TopN) -> int | None:
     """Return the index of the integer column with the limit of each row, if there is one."""
     tree = node.limit.unnest() if node.limit is not None else None
     if not isinstance(tree, exp.Column):
@@ -153,9 +153,9 @@ def build(node: n.TopN, context: BuildContext) -> BuiltOperator:
 
     types = context.types
     columns = PortColumns()
-    pane = _pane(node)
-    if pane is not None:
-        columns.add(STORE_TIME, pane)
+    store_time = _store_time_sql(node)
+    if store_time is not None:
+        columns.add(STORE_TIME, store_time)
     keys = [to_sql(part) for part in node.partition]
     columns.add_all("k", keys)
     columns.add_all("o", [ordered_by(part) for part in node.order])
@@ -181,7 +181,7 @@ def build(node: n.TopN, context: BuildContext) -> BuiltOperator:
         limit,
         node.function,
         rank,
-        limit_column=size_of(node),
+        limit_column=limit_column(node),
         latest=node.latest,
     )
     operator = _operator(node, ranking, late, context.limits)
@@ -189,7 +189,7 @@ def build(node: n.TopN, context: BuildContext) -> BuiltOperator:
     return BuiltOperator(operator, (port,))
 
 
-def _pane(node: n.TopN) -> str | None:
+def _store_time_sql(node: n.TopN) -> str | None:
     """Return the time that closes a row: the watermark must have passed its event time."""
     if not node.deduplicates:
         time = closing_column(node) if closes_partitions(node) else None

@@ -166,7 +166,7 @@ class OperatorSharing:
 
 def _candidates(stream: PipelineStream) -> list[_Candidate]:
     """Return the operators of a stream that others could share."""
-    if stream.plan.guarded:
+    if stream.plan.filters_failed_rows:
         return []
     keys = {number: key for number, (key, _) in stream.operators().items()}
     return [

@@ -401,12 +401,12 @@ class Pipeline:
             except JobFailed as error:
                 if self._stopping:
                     raise
-                if error.unreached is not None:
-                    raise error.unreached from None
+                if error.unavailable_system is not None:
+                    raise error.unavailable_system from None
                 if self._frames.fall_back_to_spark(error):
                     continue
                 attempt += 1
-                if attempt == _MAX_JOB_ATTEMPTS or not error.passing:
+                if attempt == _MAX_JOB_ATTEMPTS or not error.transient:
                     raise self._diagnose(epoch, epoch_spec, error) from None
                 time.sleep(backoff_s(attempt))
 

@@ -174,8 +174,8 @@ class StreamPlanner:
         keeps_late = late_rows_are_read or (
             late_rows is not None and late_rows.name.lower() in consumed
         )
-        guarded = isinstance(declared, Stream) and declared.on_error == "dead_letter"
-        plan = plan_physical(declared.name, typed, limits, keeps_late, guarded)
+        filters_failed_rows = isinstance(declared, Stream) and declared.on_error == "dead_letter"
+        plan = plan_physical(declared.name, typed, limits, keeps_late, filters_failed_rows)
         scans = (scan for scan in plan.scans if scan.late_rows_of is None)
         sources = dict(self._source_identity(scan) for scan in scans)
         return PipelineStream(

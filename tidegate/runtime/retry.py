@@ -28,7 +28,7 @@ def backoff_s(attempt: int) -> float:
 
 def _is_transient(error: Exception) -> bool:
     if isinstance(error, JobFailed):
-        return bool(error.away)
+        return bool(error.store_unavailable)
     return bool(getattr(error, "retryable", False))
 
 

@@ -35,8 +35,8 @@ class StreamCounters:
     rate_in: Rate = field(default_factory=Rate)
     rate_out: Rate = field(default_factory=Rate)
     dead_letters: int = 0
-    lost: int = 0
-    behind: int | None = None
+    lost_records: int = 0
+    pending_records: int | None = None
     # By source: how much was read since the start, and how much remained after that.
     read_and_remaining: dict[str, tuple[int, int]] = field(default_factory=dict)
     epoch_seconds: float | None = None
@@ -84,13 +84,13 @@ class StreamCounters:
             self._add_ranges(ranges or {})
 
     def _add_ranges(self, ranges: Mapping[str, InputRange]) -> None:
-        self.lost += sum(input_range.lost_records for input_range in ranges.values())
-        behind = [
+        self.lost_records += sum(input_range.lost_records for input_range in ranges.values())
+        pending = [
             input_range.pending_records
             for input_range in ranges.values()
             if input_range.pending_records is not None
         ]
-        self.behind = sum(behind) if behind else self.behind
+        self.pending_records = sum(pending) if pending else self.pending_records
         for source, input_range in ranges.items():
             if input_range.progress is not None:
                 read, remaining = input_range.progress
@@ -152,8 +152,8 @@ class StreamCounters:
                 sum(item.bytes for item in operators),
                 self.error,
                 operators,
-                self.lost,
-                self.behind,
+                self.lost_records,
+                self.pending_records,
                 self.epoch_seconds,
                 self.progress(),
                 None if since is None else time.monotonic() - since,

@@ -58,7 +58,7 @@ def analyse_source(spark: SparkSession, source: Source) -> Source:
             schema = spark.sql(f"SELECT {to_sql(column.computed)} AS c FROM {base}").schema
         except PySparkException as error:
             raise _type_error(error, own_span(column.computed), source) from None
-        columns.append(replace(column, type=_spelled(schema.fields[0].dataType)))
+        columns.append(replace(column, type=_sql_type(schema.fields[0].dataType)))
     checked = replace(source, columns=tuple(columns))
     _require_timestamp(checked)
     return checked
@@ -104,7 +104,7 @@ def analyse_plan(
     try:
         types = _types(spark, plan)
     except PySparkException as error:
-        fault = _Blame(spark).find(plan) or _Fault(error, None)
+        fault = _ErrorLocator(spark).find(plan) or _Fault(error, None)
         raise _type_error(fault.error, fault.span, declared, fault.names) from None
     typed = with_types(plan, types)
     assert isinstance(typed, n.Emit), "the root of a plan emits"
@@ -159,7 +159,7 @@ def _types(spark: SparkSession, plan: n.Emit) -> Types:
     listed = ", ".join(f"{column} AS c{index}" for index, column in enumerate(columns))
     query = f"WITH {', '.join(tables)} SELECT {listed or '1 AS c'} FROM {', '.join(used)}"
     schema = spark.sql(query).schema
-    kinds = [_spelled(field.dataType) for field in schema.fields]
+    kinds = [_sql_type(field.dataType) for field in schema.fields]
     return Types(dict(zip(expressions, kinds, strict=False)))
 
 
@@ -197,15 +197,15 @@ def _declared(node: n.Node) -> Source | SideStream | LookupTable | None:
     return node.table if isinstance(node, n.LookupScan) else None
 
 
-def _spelled(kind: DataType) -> str:
+def _sql_type(kind: DataType) -> str:
     """Return the SQL of a type: upper case, except for the names of fields."""
     if isinstance(kind, StructType):
-        fields = [f"{_field_name(item.name)}:{_spelled(item.dataType)}" for item in kind.fields]
+        fields = [f"{_field_name(item.name)}:{_sql_type(item.dataType)}" for item in kind.fields]
         return f"STRUCT<{','.join(fields)}>"
     if isinstance(kind, ArrayType):
-        return f"ARRAY<{_spelled(kind.elementType)}>"
+        return f"ARRAY<{_sql_type(kind.elementType)}>"
     if isinstance(kind, MapType):
-        return f"MAP<{_spelled(kind.keyType)},{_spelled(kind.valueType)}>"
+        return f"MAP<{_sql_type(kind.keyType)},{_sql_type(kind.valueType)}>"
     return str(kind.simpleString()).upper()
 
 
@@ -223,7 +223,7 @@ class _Fault:
 
 
 @dataclass(frozen=True)
-class _Blame:
+class _ErrorLocator:
     """Finds the expression that Spark rejects."""
 
     spark: SparkSession

@@ -106,15 +106,15 @@ def _stream_of(plan: PhysicalPlan, target: n.Node) -> str:
 
 
 def _matching(trees: list[exp.Expr], fragment: str) -> Iterator[exp.Expr]:
-    text = _squeezed(fragment)
+    text = _without_spaces(fragment)
     for tree in trees:
         for part in tree.walk():
-            if _squeezed(to_sql(part)) == text:
+            if _without_spaces(to_sql(part)) == text:
                 yield part
                 break
 
 
-def _squeezed(sql: str) -> str:
+def _without_spaces(sql: str) -> str:
     return "".join(sql.split()).lower()
 
 

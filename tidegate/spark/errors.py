@@ -127,36 +127,37 @@ def _message(error: BaseException) -> str:
 
 
 # Transient failures: a worker that did not start in time, a lost executor.
-_PASSING = re.compile(
+_TRANSIENT = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly|ExecutorLostFailure|"
     r"reading the port number from|"
     r"Could not allocate .*port|Connection reset by peer|FetchFailed"
 )
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return True if the same job may succeed when it runs again."""
-    return _PASSING.search(str(error)) is not None
+    return _TRANSIENT.search(str(error)) is not None
 
 
 class JobFailed(Exception):
     """A job that failed in Spark.
 
-    `passing`: it may succeed when it runs again; `away`: a store was unavailable.
+    `transient`: it may succeed when it runs again; `store_unavailable`: retry until the store is
+    available.
     """
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
-        self.passing = is_passing(error)
+        self.transient = is_transient(error)
         # A task met a record or value that only Spark SQL can check.
         self.by_records = "RecordFailed" in str(error)
         self.by_vectors = self.by_records or "VectorFailed" in str(error)
         # A task could not reach a store, which may become available again.
-        self.away = "error[TG-613]" in str(error)
+        self.store_unavailable = "error[TG-613]" in str(error)
 
     @property
-    def unreached(self) -> SystemUnavailable | None:
+    def unavailable_system(self) -> SystemUnavailable | None:
         """The unavailable system, if a task failed because of it."""
         error = pipeline_error("", self.error)
         if error.code != "TG-509":
@@ -179,8 +180,8 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     if match is not None:
         code, message, hint = match.groups()
         return RunError(code, f"the stream {stream} stopped: {message}", hint=hint)
-    for code, misfit in _MISFITS:
-        explained = misfit(text)
+    for code, explain in _EXPLAINERS:
+        explained = explain(text)
         if explained is not None:
             reason, hint = explained
             return RunError(code, f"the stream {stream} stopped: {reason}", hint=hint)
@@ -265,7 +266,7 @@ def _unreadable(text: str) -> tuple[str, str] | None:
     return f"it cannot read {_file_in(text)} ({cause})", hint + "epoch will be retried."
 
 
-_MISFITS: tuple[tuple[str, Callable[[str], tuple[str, str] | None]], ...] = (
+_EXPLAINERS: tuple[tuple[str, Callable[[str], tuple[str, str] | None]], ...] = (
     ("TG-523", _wrong_type),
     ("TG-523", _wrong_header),
     ("TG-530", _no_file_system),

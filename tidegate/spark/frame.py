@@ -446,7 +446,7 @@ def _direct(
 def _with_deletes(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
     """Turn an old row whose new row was filtered out into a delete."""
     node = plan.node
-    filters = plan.guarded or may_split_updates(node)
+    filters = plan.filters_failed_rows or may_split_updates(node)
     if not (emits_upserts(node) and carries_op(node) and filters):
         return frame
     key = node.key or ()

@@ -43,7 +43,7 @@ def register(spark: SparkSession, function: Function) -> None:
             warnings.simplefilter("ignore", UserWarning)
             udf = F.arrow_udf(implementation, schema.fields[0].dataType, F.ArrowUDFType.SCALAR)
         udf = udf if code.deterministic else udf.asNondeterministic()
-        with _sent_along(code.call):
+        with _pickled_by_value(code.call):
             spark.udf.register(name, udf)
 
 
@@ -56,7 +56,7 @@ def unregister(spark: SparkSession, names: Iterable[str]) -> None:
 
 
 @contextmanager
-def _sent_along(call: Any) -> Iterator[None]:
+def _pickled_by_value(call: Any) -> Iterator[None]:
     """Pickle the module of a function by value, unless it is installed in workers too."""
     module = sys.modules.get(getattr(call, "__module__", None) or "")
     file = getattr(module, "__file__", None)

@@ -38,7 +38,7 @@ from tidegate.sql.quoting import quote_identifier
 #
 # In ANSI mode a failing cast or division fails the job, and it would fail again after every
 # restart. So each column is tried first. `explode` keeps these calls where they are written;
-# elsewhere Spark extracts common subexpressions and evaluates them unguarded.
+# elsewhere Spark extracts common subexpressions and evaluates them without the test.
 
 # The name of the first computed column that failed on a row; NULL if none did.
 FAILED = "_tg_failed"
@@ -48,25 +48,25 @@ _TRIED, _VALUES = "_tg_tried", "_tg_values"
 def with_computed(source: Source, raw: DataFrame) -> DataFrame:
     """Add the computed columns, and FAILED if one of them can fail."""
     computed = [column for column in source.columns if column.computed is not None]
-    guarded = [column for column in computed if _may_fail(column)]
-    plain = [f"{_sql(c)} AS {quote_identifier(c.name)}" for c in computed if c not in guarded]
-    if not guarded:
+    fallible = [column for column in computed if _may_fail(column)]
+    plain = [f"{_sql(c)} AS {quote_identifier(c.name)}" for c in computed if c not in fallible]
+    if not fallible:
         return raw.selectExpr("*", *plain) if plain else raw
-    tried = [f"{string_literal(c.name)}, {_failed(c)}" for c in guarded]
+    tried = [f"{string_literal(c.name)}, {_failed(c)}" for c in fallible]
     frame = raw.selectExpr("*", f"explode(array(named_struct({', '.join(tried)}))) AS {_TRIED}")
     values = [
         f"{string_literal(c.name)}, "
         f"CASE WHEN NOT {_TRIED}.{quote_identifier(c.name)} THEN {_sql(c)} END"
-        for c in guarded
+        for c in fallible
     ]
     frame = frame.selectExpr("*", f"explode(array(named_struct({', '.join(values)}))) AS {_VALUES}")
     failed = " ".join(
-        f"WHEN {_TRIED}.{quote_identifier(c.name)} THEN {string_literal(c.name)}" for c in guarded
+        f"WHEN {_TRIED}.{quote_identifier(c.name)} THEN {string_literal(c.name)}" for c in fallible
     )
     return frame.selectExpr(
         f"* EXCEPT ({_TRIED}, {_VALUES})",
         *plain,
-        *(f"{_VALUES}.{quote_identifier(c.name)} AS {quote_identifier(c.name)}" for c in guarded),
+        *(f"{_VALUES}.{quote_identifier(c.name)} AS {quote_identifier(c.name)}" for c in fallible),
         f"CASE {failed} END AS {FAILED}",
     )
 
@@ -150,11 +150,11 @@ def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     control = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
     letters = frame.selectExpr(
         f"{string_literal(source.name)} AS source",
-        f"{_choice([(case.test, case.reason) for case in cases])} AS reason",
+        f"{_case_sql([(case.test, case.reason) for case in cases])} AS reason",
         f"make_valid_utf8({record}) AS record",
-        f"{_choice([(case.test, case.column) for case in cases])} AS column_name",
-        _if_there(frame, RECORD_FILE, "file", "STRING"),
-        _if_there(frame, RECORD_LINE, "line", "BIGINT"),
+        f"{_case_sql([(case.test, case.column) for case in cases])} AS column_name",
+        _column_or_null(frame, RECORD_FILE, "file", "STRING"),
+        _column_or_null(frame, RECORD_LINE, "line", "BIGINT"),
         f"{control} AS {CONTROL}",
         *_carried(scan, frame),
     ).where(f"reason IS NOT NULL OR {CONTROL} IS NOT NULL")
@@ -166,7 +166,7 @@ def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
 
 def bad_reasons(source: Source, frame: DataFrame) -> DataFrame:
     """Return the reasons of malformed rows, one row for each."""
-    reason = _choice([(case.test, case.reason) for case in _bad_cases(source, frame)])
+    reason = _case_sql([(case.test, case.reason) for case in _bad_cases(source, frame)])
     return frame.selectExpr(f"{reason} AS reason").where("reason IS NOT NULL")
 
 
@@ -182,12 +182,12 @@ def _carried(scan: ScanPlan, frame: DataFrame) -> list[str]:
     return columns
 
 
-def _choice(cases: list[tuple[str, str]]) -> str:
+def _case_sql(cases: list[tuple[str, str]]) -> str:
     branches = " ".join(f"WHEN {test} THEN {value}" for test, value in cases)
     return f"CAST(CASE {branches} END AS STRING)" if branches else "CAST(NULL AS STRING)"
 
 
-def _if_there(frame: DataFrame, column: str, name: str, kind: str) -> str:
+def _column_or_null(frame: DataFrame, column: str, name: str, kind: str) -> str:
     return f"{column if column in frame.columns else f'CAST(NULL AS {kind})'} AS {name}"
 
 
@@ -223,7 +223,7 @@ def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
             for c in source.columns
             if c.computed is not None
         ]
-        cases.append(_BadCase(f"{FAILED} IS NOT NULL", _choice(reasons), FAILED))
+        cases.append(_BadCase(f"{FAILED} IS NOT NULL", _case_sql(reasons), FAILED))
     keys = {name.lower() for name in source.primary_key}
     for column in source.columns:
         if column.not_null:

@@ -165,7 +165,7 @@ def _latest(node: n.Join, columns: list[str], left: str, right: str, conditions:
     condition = node.asof_condition
     assert (
         condition is not None
-        and not condition.first
+        and not condition.only_first_version
         and not (condition.lower_open or condition.upper_open)
     )
     distance = f"(epoch_us({text(condition.left)}) - epoch_us({text(condition.right)}))"

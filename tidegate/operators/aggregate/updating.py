@@ -174,7 +174,11 @@ class UpdatingAggregate(GroupByOperator):
         store, pending = self._open_store(state), self._open_pending(state)
         change = self._drop_late_rows(state, inputs[0], progress, output)
         output.rows += self._expire_groups(store, pending, progress)
-        if self.emits_initial_row and state.first_key_group and not state.meta.get("has_emitted"):
+        if (
+            self.emits_initial_row
+            and state.is_first_key_group
+            and not state.meta.get("has_emitted")
+        ):
             output.rows += self._update(store, self._empty_group(), None)
         change = self._drop_unknown_retractions(store, pending, change)
         if self.at_end:
@@ -346,7 +350,7 @@ class UpdatingAggregate(GroupByOperator):
 
     def _evaluate_empty_group(self, state: KeyGroupState) -> list[pa.Table]:
         """Return the result over no rows: an aggregate without keys always has one row."""
-        if not state.first_key_group:
+        if not state.is_first_key_group:
             return []
         return [self._insert(self.aggregator.evaluate(self._empty_group()))]
 

@@ -64,8 +64,8 @@ class AsofBounds:
 
     An open end excludes the bound; None means unbounded. A backward lookup matches the largest
     right value, a forward lookup the smallest, and NEAREST the closest one, the smaller of two at
-    the same distance. Among equal values the last arrival matches. With `first`, only the smallest
-    right value of the key can match, the first arrival among equal ones.
+    the same distance. Among equal values the last arrival matches. With `only_first_version`,
+    only the smallest right value of the key can match, the first arrival among equal ones.
     """
 
     direction: str
@@ -73,7 +73,7 @@ class AsofBounds:
     upper: Number | None
     lower_open: bool = False
     upper_open: bool = False
-    first: bool = False
+    only_first_version: bool = False
 
     def __post_init__(self) -> None:
         assert self.direction in (BACKWARD, FORWARD, NEAREST), self.direction
@@ -96,7 +96,7 @@ class AsofBounds:
         else:
             assert self.lower is not None, "a backward lookup has a start"
             target = left - self.lower
-            if self.first:
+            if self.only_first_version:
                 matches = index.first(left_ids, target, self.lower_open)
             else:
                 matches = index.last(left_ids, target, self.lower_open)
@@ -232,7 +232,7 @@ class RightRowStore:
         self.schema = schema
         self.key_columns = [HASH, *keys]
         self.retention = AsofRetention(bounds)
-        self.first = bounds.first
+        self.only_first_version = bounds.only_first_version
         self.recent = TimeBucketStore(state, (schema,), None, "right")
         expires = bounds.upper is not None
         due = (
@@ -296,7 +296,7 @@ class RightRowStore:
             return tables
         ids, count = group_ids(rows, self.key_columns)
         order = np.lexsort((int_column(rows, ARRIVAL_NUMBER), int_column(rows, STORE_TIME), ids))
-        if self.first:
+        if self.only_first_version:
             order = order[::-1]
         last = np.zeros(count, np.int64)
         last[ids[order]] = order

@@ -40,8 +40,8 @@ class AsofCondition:
     """Which right row matches: left − right lies in [lower, upper]; an open end is exclusive.
 
     Of the right rows in these bounds, BACKWARD takes the largest, FORWARD the smallest, and NEAREST
-    the closest. With `first` only the first right row of a key can match. Times are in
-    microseconds.
+    the closest. With `only_first_version` only the first right row of a key can match. Times
+    are in microseconds.
     """
 
     left: exp.Expr
@@ -51,7 +51,7 @@ class AsofCondition:
     upper: int | float | None = None
     lower_open: bool = False
     upper_open: bool = False
-    first: bool = False
+    only_first_version: bool = False
 
     @property
     def is_bounded(self) -> bool:

@@ -220,7 +220,7 @@ def _plan_temporal_join(node: n.Join) -> n.Node:
         asof_condition=replace(
             node.asof_condition,
             right=column(versions.rows.field(versions.time)),
-            first=versions.first_only,
+            only_first_version=versions.first_only,
         ),
     )
     return _apply_to_matches(join, [*conditions, *ex.conjuncts(node.residual)])
