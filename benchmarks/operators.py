@@ -26,8 +26,8 @@ from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.hold import HoldOperator
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.kernels.arrays import with_int_column
+from tidegate.operators.kernels.join_condition import TIME, JoinCondition
 from tidegate.operators.kernels.keys import hash_rows
-from tidegate.operators.kernels.matching import TIME, JoinCondition
 from tidegate.operators.operator import Tables
 from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import Origin, WatermarkUpdate

@@ -288,3 +288,8 @@ def did_you_mean(name: str, candidates: Iterable[str], kind: str) -> str:
         return f"there are no {kind} yet."
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
     return f"{kind}: {shown}"
+
+
+def list_names(names: Iterable[str], if_empty: str = "none") -> str:
+    """Join names with commas; `if_empty` is the text without any name."""
+    return ", ".join(names) or if_empty

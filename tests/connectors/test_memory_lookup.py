@@ -14,7 +14,7 @@ from tidegate.connectors.base import LookupContext
 from tidegate.connectors.memory.connector import open_inserts
 from tidegate.connectors.memory.table import InsertedRows
 from tidegate.errors import RunError
-from tidegate.spark import rows as rows_module
+from tidegate.spark import inserted_rows as rows_module
 
 COLUMNS = pa.schema([("id", pa.int64()), ("Name", pa.string()), ("_op", pa.string())])
 

@@ -19,7 +19,7 @@ from tidegate.catalog.objects import Sink, Stream
 from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import Manifest, StreamCheckpoint
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext
-from tidegate.connectors.changelog import materialize
+from tidegate.connectors.changelog_compaction import materialize
 from tidegate.connectors.view import (
     COMPACT_AFTER,
     ChangeFile,

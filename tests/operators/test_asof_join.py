@@ -24,8 +24,8 @@ from tidegate.operators.join.asof import (
     AsofBounds,
     AsofJoin,
 )
+from tidegate.operators.kernels.join_condition import JoinCondition
 from tidegate.operators.kernels.keys import hash_rows
-from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import END_OF_INPUT_US, Origin, WatermarkUpdate

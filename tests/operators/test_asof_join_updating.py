@@ -18,7 +18,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, WEIGHT
 from tidegate.errors import TidegateError
 from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
 from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
-from tidegate.operators.kernels.matching import JoinCondition
+from tidegate.operators.kernels.join_condition import JoinCondition
 from tidegate.operators.watermark import END_OF_INPUT_US
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))

@@ -17,7 +17,7 @@ from tests.operators.harness import L, S, hash_of, state_limits
 from tests.operators.join_harness import HOWS, JoinHarness, JoinRow, batch_join, split_at
 from tidegate.columns import HASH, STORE_TIME
 from tidegate.operators.join.interval import IntervalJoin
-from tidegate.operators.kernels.matching import TRACKS_MATCHES, JoinCondition
+from tidegate.operators.kernels.join_condition import TRACKS_MATCHES, JoinCondition
 from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import END_OF_INPUT_US, Origin

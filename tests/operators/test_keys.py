@@ -15,6 +15,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE, WEIGHT
 from tidegate.operators.aggregate.groups import WindowPanes
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.join.regular import RegularJoin
+from tidegate.operators.kernels.join_condition import JoinCondition
 from tidegate.operators.kernels.keys import (
     MAX_SMALL_ROWS,
     SmallMerge,
@@ -28,7 +29,6 @@ from tidegate.operators.kernels.keys import (
     plan_small_merge,
     rows_identical,
 )
-from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.normalize import NormalizeOperator

@@ -17,7 +17,7 @@ from tests.operators.harness import L, S, hash_of
 from tests.operators.join_harness import HOWS, JoinHarness, JoinRow, batch_join
 from tidegate.columns import HASH, STORE_TIME, WEIGHT
 from tidegate.operators.join.regular import RegularJoin
-from tidegate.operators.kernels.matching import JoinCondition
+from tidegate.operators.kernels.join_condition import JoinCondition
 from tidegate.operators.watermark import END_OF_INPUT_US
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))

@@ -21,8 +21,8 @@ from tidegate.operators.join.asof import IS_VERSION, AsofBounds, AsofJoin
 from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.join.regular import RegularJoin
+from tidegate.operators.kernels.join_condition import JoinCondition
 from tidegate.operators.kernels.keys import hash_rows
-from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.match.matcher import (
     TIME,

@@ -42,7 +42,7 @@ from tests.operators.test_top_n_duckdb import (
 )
 from tests.operators.window_model import NO_WINDOW
 from tidegate.columns import BEFORE, DELETE, INSERT
-from tidegate.operators.kernels.matching import TRACKS_MATCHES
+from tidegate.operators.kernels.join_condition import TRACKS_MATCHES
 from tidegate.operators.watermark import END_OF_INPUT_US, Origin, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "300"))

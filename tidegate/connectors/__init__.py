@@ -6,7 +6,7 @@ declares the options, `source` and `sink` run on the driver, `reader` and `write
 `formats/` decodes text records for several connectors.
 
 The sinks `debug_sinks` (console and blackhole) and `view` (materialized views) are single modules.
-Several connectors share `table_lookup`, `changelog` and `common_options`.
+Several connectors share `table_lookup`, `changelog_compaction` and `common_options`.
 
 `tidegate check` imports the option specs, so they must not import pyspark; modules import it inside
 functions or for type checking only. Python workers import the readers and writers, so these must

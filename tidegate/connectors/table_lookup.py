@@ -76,7 +76,7 @@ class TableLookup:
     def as_of(self, spark: SparkSession) -> str:
         version = self.content.version()
         if not self._files or version != self._version:
-            rows = _last_of_keys(self.content.rows(spark), self.table.primary_key)
+            rows = _current_rows(self.content.rows(spark), self.table.primary_key)
             name = f"{uuid.uuid4().hex}.arrow"
             self.scratch.put(name, arrow_bytes(rows), durable=False)
             # The tasks of the previous epoch have ended, so its file can be deleted.
@@ -91,7 +91,7 @@ class TableLookup:
         return TableReaderFactory(self.scratch.uri, names, tuple(keys))
 
 
-def _last_of_keys(rows: pa.Table, primary_key: Sequence[str]) -> pa.Table:
+def _current_rows(rows: pa.Table, primary_key: Sequence[str]) -> pa.Table:
     """Keep the last row of each primary key."""
     names = {name.lower(): name for name in rows.column_names}
     keys = [names[name.lower()] for name in primary_key]

@@ -22,7 +22,7 @@ from tidegate.connectors.base import (
     SqlColumns,
     sweep_staged,
 )
-from tidegate.connectors.changelog import compact_changes
+from tidegate.connectors.changelog_compaction import compact_changes
 from tidegate.errors import RunError
 from tidegate.storage import NotFound, Store, open_store
 from tidegate.types import ChangelogKind

@@ -22,7 +22,7 @@ from tidegate.types import format_duration
 
 if TYPE_CHECKING:
     from tidegate.operators.join.asof import AsofBounds, AsofJoin
-    from tidegate.operators.kernels.matching import JoinCondition
+    from tidegate.operators.kernels.join_condition import JoinCondition
     from tidegate.operators.operator import Operator
 
 KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
@@ -191,7 +191,7 @@ def build(node: n.Join, context: BuildContext) -> BuiltOperator:
 
 
 def _matching(node: n.Join, keys: list[str]) -> JoinCondition:
-    from tidegate.operators.kernels.matching import JoinCondition
+    from tidegate.operators.kernels.join_condition import JoinCondition
 
     safe = tuple(pair.null_safe for pair in node.key_pairs)
     return JoinCondition(tuple(arrow_type(name) for name in keys), safe)

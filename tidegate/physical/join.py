@@ -288,7 +288,7 @@ def _comparable(one: str, other: str) -> bool:
 def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], context: BuildContext) -> Operator:
     from tidegate.operators.join.interval import IntervalJoin
     from tidegate.operators.join.regular import RegularJoin
-    from tidegate.operators.kernels.matching import JoinCondition
+    from tidegate.operators.kernels.join_condition import JoinCondition
 
     node = plan.node
     columns = (

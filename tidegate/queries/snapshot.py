@@ -18,7 +18,7 @@ from tidegate.catalog.objects import SideKind, SideStream, Sink, Stream
 from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import view
-from tidegate.connectors.changelog import materialize
+from tidegate.connectors.changelog_compaction import materialize
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.view import FOLDER, ViewSchema, list_change_files, read_change_file
 from tidegate.errors import RunError

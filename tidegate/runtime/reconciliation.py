@@ -22,7 +22,7 @@ from tidegate.checkpoint.manifest import (
 )
 from tidegate.connectors import view
 from tidegate.connectors.view import ViewSchema
-from tidegate.errors import DataDirectoryError, RunError, TidegateError
+from tidegate.errors import DataDirectoryError, RunError, TidegateError, list_names
 from tidegate.physical.canonical_form import canonical_form
 from tidegate.runtime.planning import PipelineStream
 
@@ -187,20 +187,16 @@ def _operators_error(
     if old_names != new_names:
         message = (
             f"the stream {stream.name} needs other operators than at its last epoch: "
-            f"{_listed(old_names)} then, {_listed(new_names)} now"
+            f"{list_names(old_names)} then, {list_names(new_names)} now"
         )
     else:
         fingerprints = {o.fingerprint for o in old}
         names = [o.name for o in new if o.fingerprint not in fingerprints]
         message = (
             f"the query of the stream {stream.name} changed since its last epoch, in or below "
-            f"{_listed(names)}: the stored state belongs to the previous query"
+            f"{list_names(names)}: the stored state belongs to the previous query"
         )
     return DataDirectoryError("TG-603", message, hint=_ON_CHANGE_HINT)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 def _discarded_warning(stream: PipelineStream, operator: OperatorCheckpoint) -> RunError:

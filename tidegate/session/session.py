@@ -28,7 +28,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import CheckpointName
 from tidegate.compile.compiler import Compiled, Compiler
-from tidegate.compile.typing import assign_types
+from tidegate.compile.type_analysis import assign_types
 from tidegate.connectors.base import ConsoleCallback
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS
@@ -329,7 +329,7 @@ class Session:
         return self._insert(target, rows)
 
     def _insert(self, target: Source | LookupTable, rows: Any) -> int:
-        from tidegate.spark.rows import to_table
+        from tidegate.spark.inserted_rows import to_table
 
         table = to_table(target, rows)
         if table.num_rows:
@@ -356,7 +356,7 @@ class Session:
         return target
 
     def _insert_statement(self, statement: st.Insert, script: st.Script) -> Result:
-        from tidegate.spark.rows import dead_letters_of, rows_of_insert
+        from tidegate.spark.inserted_rows import dead_letters_of, rows_of_insert
 
         target = self._insertable(statement.target)
         identity = insert_identity(statement, script)

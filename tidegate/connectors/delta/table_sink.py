@@ -31,7 +31,7 @@ from tidegate.connectors.base import (
     sink_ahead_error,
     sweep_staged,
 )
-from tidegate.connectors.changelog import compact_changes
+from tidegate.connectors.changelog_compaction import compact_changes
 from tidegate.connectors.delta.table import (
     LOG,
     DeltaColumn,

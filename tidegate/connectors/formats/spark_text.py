@@ -74,12 +74,16 @@ class TextFiles:
         columns += [*self.extra_columns, CONTROL, NOW]
         if not self.located:
             return records.selectExpr(*columns)
-        columns += [RECORD_FILE, RECORD_LINE, f"explode(array({self._reason(malformed)})) AS blame"]
+        columns += [
+            RECORD_FILE,
+            RECORD_LINE,
+            f"explode(array({self._reason(malformed)})) AS malformed_reason",
+        ]
         located = records.selectExpr(*columns)
         return located.selectExpr(
-            "* EXCEPT (blame)",
-            f"blame.reason AS {MALFORMED_REASON}",
-            f"blame.name AS {MALFORMED_COLUMN}",
+            "* EXCEPT (malformed_reason)",
+            f"malformed_reason.reason AS {MALFORMED_REASON}",
+            f"malformed_reason.name AS {MALFORMED_COLUMN}",
         )
 
     # Splitting texts into records.
@@ -266,8 +270,8 @@ class TextFiles:
         cases.append((self._is_no_text(), f"not text in {self.options['encoding']}", None))
         cases += self._csv_cases() if self.is_csv else self._json_cases()
         for name, kind in self.columns:
-            misfit = f"{self._alone(name)}.{_CORRUPT} IS NOT NULL"
-            cases.append((misfit, self._misfit(name, kind), name))
+            is_corrupt = f"{self._alone(name)}.{_CORRUPT} IS NOT NULL"
+            cases.append((is_corrupt, self._type_reason(name, kind), name))
         cases.append(("true", "not a readable record", None))
         branches = " ".join(
             f"WHEN {test} THEN named_struct('reason', {string_literal(reason)}, 'name', "
@@ -276,7 +280,7 @@ class TextFiles:
         )
         return f"CASE WHEN NOT ({malformed}) THEN NULL {branches} END"
 
-    def _misfit(self, name: str, kind: str) -> str:
+    def _type_reason(self, name: str, kind: str) -> str:
         article = "an" if kind[0] in "AEIOU" else "a"
         pattern = self.options["timestamp_format"]
         suffix = f" ({pattern})" if pattern and kind.startswith("TIMESTAMP") else ""

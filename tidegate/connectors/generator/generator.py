@@ -51,10 +51,10 @@ class ChunkReader:
 
         return pa.schema([("first", pa.int64()), ("stop", pa.int64())])
 
-    def read(self, share: list[int]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def read(self, split: list[int]) -> Iterator[tuple[pa.RecordBatch, int]]:
         import pyarrow as pa
 
-        first, stop = share
+        first, stop = split
         starts = range(first, stop, CHUNK_EVENTS)
         stops = [min(start + CHUNK_EVENTS, stop) for start in starts]
         # `InputRange.rows` has counted the rows already.
@@ -82,11 +82,11 @@ class GeneratorSource:
         if stop <= first:
             return None
         bounds = [first + (stop - first) * task // tasks for task in range(tasks + 1)]
-        shares = [[[begin, end]] if end > begin else [] for begin, end in pairwise(bounds)]
+        splits = [[[begin, end]] if end > begin else [] for begin, end in pairwise(bounds)]
         rows = rows_between(self.options, {"event": first}, {"event": stop})
         more = self.spec.rows is None or stop < self.spec.rows
         progress = None if self.spec.rows is None else (stop - first, self.spec.rows - stop)
-        return InputRange({"event": stop}, shares, rows, more, progress=progress)
+        return InputRange({"event": stop}, splits, rows, more, progress=progress)
 
     def on_commit(self, offset: Offset) -> None:
         """Do nothing: events can be generated again."""

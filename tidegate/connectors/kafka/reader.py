@@ -91,9 +91,9 @@ class TombstoneKey:
 class KafkaReader:
     """Reads records as bytes, which Spark decodes. Implements `SplitReader`.
 
-    A split is a list of parts [number, topic, partition, start, end, range], at most one for each
-    partition. `number` is the position of the partition in the source, `range` that of the input
-    range in the stream.
+    A split is a list of parts [number, topic, partition, start, end, range_number], at most one for
+    each partition. `number` is the position of the partition in the source, `range_number` that of
+    the input range in the stream.
     """
 
     connection: Connection

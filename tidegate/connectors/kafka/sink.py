@@ -38,7 +38,7 @@ from tidegate.connectors.kafka.transactions import (
     spooled_records,
 )
 from tidegate.connectors.memory.connector import read_table
-from tidegate.errors import RunError, SystemUnavailable, TidegateError, did_you_mean
+from tidegate.errors import RunError, SystemUnavailable, TidegateError, did_you_mean, list_names
 from tidegate.storage import NotFound, open_store
 from tidegate.types import ChangelogKind
 
@@ -87,15 +87,16 @@ class KafkaSink:
         if option and {name.lower() for name in option} != {name.lower() for name in stream_key}:
             raise RunError(
                 "TG-210",
-                f"the stream {self.context.sink.stream} replaces rows by {_listed(stream_key)}, "
-                f"but the sink {self.context.sink.name} has the key {_listed(option)}",
+                f"the stream {self.context.sink.stream} replaces rows by "
+                f"{list_names(stream_key, 'nothing')}, but the sink {self.context.sink.name} has "
+                f"the key {list_names(option)}",
                 hint="leave out the option key.",
             )
         if self.options["key_format"] == "text" and len(stream_key) != 1:
             raise RunError(
                 "TG-210",
                 "a text key has one column, but the stream "
-                f"{self.context.sink.stream} replaces rows by {_listed(stream_key)}",
+                f"{self.context.sink.stream} replaces rows by {list_names(stream_key, 'nothing')}",
                 hint="use key_format = 'json'.",
             )
         return option or stream_key
@@ -301,10 +302,6 @@ class KafkaSink:
             ) from None
         self.outcome_unknown = False
         self.last = epoch
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "nothing"
 
 
 def _json(columns: SqlColumns, nulls: bool = False) -> str:

@@ -45,7 +45,7 @@ _JSON_KEY_TYPES = (
 class KafkaOffsets:
     """The offset of a stream: the next offset to read from each partition.
 
-    A partition is identified by its position in `next`, which only grows.
+    A partition is identified by its position in `next_offsets`, which only grows.
     """
 
     cluster: str
@@ -53,7 +53,7 @@ class KafkaOffsets:
     topics: dict[str, str]
     # The number of ranges that were planned. It orders the arrival of records.
     range_count: int
-    next: dict[Partition, int]
+    next_offsets: dict[Partition, int]
 
     @classmethod
     def of(cls, offset: Offset) -> KafkaOffsets:
@@ -63,7 +63,7 @@ class KafkaOffsets:
 
     def as_json(self) -> Offset:
         """Return the JSON value for a manifest."""
-        positions = [[topic, number, next_] for (topic, number), next_ in self.next.items()]
+        positions = [[topic, number, next_] for (topic, number), next_ in self.next_offsets.items()]
         return {
             "cluster": self.cluster,
             "topics": self.topics,
@@ -138,7 +138,9 @@ class KafkaSource:
             self._refresh()
             previous = KafkaOffsets.of(since) if since is not None else None
             partitions = list(self._partitions)
-            removed = [p for p in (previous.next if previous else ()) if p not in partitions]
+            removed = [
+                p for p in (previous.next_offsets if previous else ()) if p not in partitions
+            ]
             if removed:
                 self._refreshed_at = 0.0
                 raise SystemUnavailable(
@@ -146,7 +148,7 @@ class KafkaSource:
                 )
             ends = self.topics.offsets(partitions, LATEST)
             positions, lost = self._positions(previous, ends)
-            is_same = previous is not None and positions.next == previous.next
+            is_same = previous is not None and positions.next_offsets == previous.next_offsets
             if is_same and not _has_records(positions, ends):
                 return None
             return self._range(positions, ends, lost, tasks)
@@ -160,14 +162,17 @@ class KafkaSource:
             return KafkaOffsets(self._cluster, ids, 0, self._first_positions(ends)), 0
         if previous.cluster != self._cluster:
             raise self._other_cluster(previous)
-        added = [partition for partition in ends if partition not in previous.next]
+        added = [partition for partition in ends if partition not in previous.next_offsets]
         if not added and not _has_changed(previous, ends):
             return previous, 0
         ids = self.topics.ids({topic for topic, _ in ends})
         firsts = self.topics.offsets(ends, EARLIEST)
         # New partitions are read from their beginning, even if the stream started elsewhere: their
         # first records may have arrived before the partition was found.
-        positions = {**previous.next, **{partition: firsts[partition] for partition in added}}
+        positions = {
+            **previous.next_offsets,
+            **{partition: firsts[partition] for partition in added},
+        }
         lost = self._lost_records(previous, firsts, ids)
         positions = {
             (topic, number): max(
@@ -175,7 +180,7 @@ class KafkaSource:
             )
             for (topic, number), position in positions.items()
         }
-        return replace(previous, topics=ids, next=positions), lost
+        return replace(previous, topics=ids, next_offsets=positions), lost
 
     def _lost_records(
         self, previous: KafkaOffsets, firsts: dict[Partition, int], ids: dict[str, str]
@@ -185,7 +190,7 @@ class KafkaSource:
         Raises an error unless the source declares on_data_loss = 'continue'.
         """
         lost = 0
-        for partition, position in previous.next.items():
+        for partition, position in previous.next_offsets.items():
             topic = partition[0]
             if ids[topic] != previous.topics[topic]:
                 reason = f"the topic {topic} was deleted and created again"
@@ -258,7 +263,9 @@ class KafkaSource:
     def _range(
         self, positions: KafkaOffsets, ends: dict[Partition, int], lost: int, tasks: int
     ) -> InputRange:
-        available = {p: max(ends[p] - position, 0) for p, position in positions.next.items()}
+        available = {
+            p: max(ends[p] - position, 0) for p, position in positions.next_offsets.items()
+        }
         total = sum(available.values())
         limit = self._limit()
         if total > limit:
@@ -267,15 +274,17 @@ class KafkaSource:
             counts = {p: -(-count * limit // total) for p, count in available.items()}
         else:
             counts = available
-        stops = {p: position + counts[p] for p, position in positions.next.items()}
-        offset = replace(positions, range_count=positions.range_count + 1, next=stops).as_json()
+        stops = {p: position + counts[p] for p, position in positions.next_offsets.items()}
+        offset = replace(
+            positions, range_count=positions.range_count + 1, next_offsets=stops
+        ).as_json()
         behind = total - sum(counts.values())
         return InputRange(
             offset,
             self._splits(positions, counts, tasks),
             has_more=behind > 0,
             size=sum(counts.values()) * _RECORD_BYTES,
-            partitions=len(positions.next),
+            partitions=len(positions.next_offsets),
             lost_records=lost,
             pending_records=behind,
         )
@@ -297,7 +306,7 @@ class KafkaSource:
         length = max(-(-total // tasks), _MIN_PART_RECORDS)
         splits: list[list[Any]] = [[]]
         room = length
-        for number, (partition, position) in enumerate(positions.next.items()):
+        for number, (partition, position) in enumerate(positions.next_offsets.items()):
             remaining = counts[partition]
             while remaining:
                 if not room:
@@ -385,9 +394,11 @@ def _describe(partition: Partition) -> str:
 
 
 def _has_records(positions: KafkaOffsets, ends: dict[Partition, int]) -> bool:
-    return any(ends[partition] > position for partition, position in positions.next.items())
+    return any(ends[partition] > position for partition, position in positions.next_offsets.items())
 
 
 def _has_changed(positions: KafkaOffsets, ends: dict[Partition, int]) -> bool:
     """Return whether a partition has new records, or fewer records than were read."""
-    return any(ends[partition] != position for partition, position in positions.next.items())
+    return any(
+        ends[partition] != position for partition, position in positions.next_offsets.items()
+    )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import OP
-from tidegate.connectors.changelog import compact_changes
+from tidegate.connectors.changelog_compaction import compact_changes
 from tidegate.connectors.memory.connector import open_inserts, read_inserts
 from tidegate.connectors.table_lookup import TableLookup
 from tidegate.physical.typed import arrow_type

@@ -284,7 +284,7 @@ def require_fitting(
         column = table.column(name)
         if column is None:
             names = [item.name for item in table.columns]
-            raise _misfit(
+            raise _table_error(
                 sink,
                 f"the table {table.full_name} has no column {name}",
                 f"ALTER TABLE {table.full_name} ADD {name} {created_type(kind)}; or "
@@ -292,7 +292,7 @@ def require_fitting(
             )
         is_enum_text = column.enum and kind.startswith(("STRING", "VARCHAR", "CHAR"))
         if not is_enum_text and not fits(kind, column.type):
-            raise _misfit(
+            raise _table_error(
                 sink,
                 f"the column {column.name} of the table {table.full_name} is {column.type}, which "
                 f"cannot store every {kind}",
@@ -318,7 +318,7 @@ def _require_defaults(
     """Reject NOT NULL columns that the stream does not have and that have no default."""
     for column in table.columns:
         if column.not_null and not column.has_default and column not in written_columns:
-            raise _misfit(
+            raise _table_error(
                 sink,
                 f"the column {column.name} of the table {table.full_name} is NOT NULL, but the "
                 "stream does not have it",
@@ -331,7 +331,7 @@ def _require_key(table: PostgresTable, key: set[str], sink: str) -> None:
     if frozenset(key) in table.keys:
         return
     listed = ", ".join(sorted(key))
-    raise _misfit(
+    raise _table_error(
         sink,
         f"rows of the stream are updated by their key ({listed}), but the table {table.full_name} "
         "has no unique index on exactly these columns",
@@ -339,5 +339,5 @@ def _require_key(table: PostgresTable, key: set[str], sink: str) -> None:
     )
 
 
-def _misfit(sink: str, why: str, hint: str) -> RunError:
+def _table_error(sink: str, why: str, hint: str) -> RunError:
     return RunError("TG-523", f"the sink {sink} cannot write: {why}", hint=hint)

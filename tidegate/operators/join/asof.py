@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from tidegate.columns import HASH, INSERT, OP, STORE_TIME, WEIGHT
 from tidegate.operators.kernels.arrays import Ints, Mask, as_array, concat, int_column
+from tidegate.operators.kernels.join_condition import TIME, JoinCondition, numbered_fields
 from tidegate.operators.kernels.keys import canonicalize, group_ids
-from tidegate.operators.kernels.matching import TIME, JoinCondition, numbered_fields
 from tidegate.operators.kernels.ordering import (
     ARRIVAL_FIELDS,
     ARRIVAL_NUMBER,

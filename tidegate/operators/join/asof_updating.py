@@ -23,8 +23,8 @@ from tidegate.operators.join.asof import (
     supports_distance,
 )
 from tidegate.operators.kernels.arrays import Ints, concat, int_column
+from tidegate.operators.kernels.join_condition import JoinCondition, numbered_fields
 from tidegate.operators.kernels.keys import canonicalize
-from tidegate.operators.kernels.matching import JoinCondition, numbered_fields
 from tidegate.operators.kernels.ordering import BY_ARRIVAL, arrival_schema, is_sortable
 from tidegate.operators.kernels.weighted_rows import WeightedRows, consolidate
 from tidegate.operators.operator import (

@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from tidegate.columns import HASH, STORE_TIME
 from tidegate.operators.kernels.arrays import Ints, concat, int_column
-from tidegate.operators.kernels.keys import canonicalize
-from tidegate.operators.kernels.matching import (
+from tidegate.operators.kernels.join_condition import (
     TIME,
     TRACKS_MATCHES,
     JoinCondition,
     numbered_fields,
     output_types,
 )
+from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import (
     NO_LIMITS,

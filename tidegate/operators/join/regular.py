@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from tidegate.columns import DELETE, HASH, INSERT, OP, STORE_TIME, WEIGHT
 from tidegate.operators.kernels.arrays import Ints, concat, int_column
-from tidegate.operators.kernels.keys import canonicalize
-from tidegate.operators.kernels.matching import (
+from tidegate.operators.kernels.join_condition import (
     TIME,
     TRACKS_MATCHES,
     JoinCondition,
     numbered_fields,
     output_types,
 )
+from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.weighted_rows import WeightedRows, consolidate
 from tidegate.operators.operator import (
     NO_LIMITS,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.columns import OP
-from tidegate.connectors.changelog import compact_changes, materialize
+from tidegate.connectors.changelog_compaction import compact_changes, materialize
 from tidegate.errors import RunError
 from tidegate.testing.compare import StreamOutput
 from tidegate.types import ChangelogKind

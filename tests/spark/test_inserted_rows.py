@@ -14,7 +14,7 @@ import pytest
 from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Source
 from tidegate.errors import RunError
-from tidegate.spark import rows as module
+from tidegate.spark import inserted_rows as module
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
 SCHEMA = pa.schema(

@@ -89,17 +89,17 @@ def _require_once(source: Target, names: Sequence[str]) -> None:
     lower = [name.lower() for name in names]
     for index, name in enumerate(names):
         if lower[index] in lower[:index]:
-            raise _misfit(source, f"the column {name} occurs twice")
+            raise _row_error(source, f"the column {name} occurs twice")
 
 
 def _columns_of_rows(source: Target, schema: pa.Schema, rows: Sequence[Any]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {}
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping | list | tuple):
-            raise _misfit(source, f"a row is a dict or a tuple, not {row!r}")
+            raise _row_error(source, f"a row is a dict or a tuple, not {row!r}")
         if not isinstance(row, Mapping):
             if len(row) != len(schema):
-                raise _misfit(source, f"a row has {len(row)} values for {len(schema)} columns")
+                raise _row_error(source, f"a row has {len(row)} values for {len(schema)} columns")
             row = dict(zip(schema.names, row, strict=True))
         _require_once(source, list(row))
         for name in row:
@@ -132,7 +132,7 @@ def _array(source: Target, field: pa.Field, columns: Mapping[str, Any], count: i
             return pa.array([_value(item, field.type) for item in texts], type=field.type)
         return values.cast(field.type)
     except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
-        raise _misfit(source, f"the column {field.name} is {field.type}: {error}") from None
+        raise _row_error(source, f"the column {field.name} is {field.type}: {error}") from None
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -195,15 +195,15 @@ def _require_values(source: Target, table: pa.Table) -> None:
         # A missing event time makes a malformed record, which becomes a dead letter; accept it.
         required = column.not_null and column.name.lower() != time
         if required and table.column(column.name).null_count:
-            raise _misfit(source, f"the column {column.name} is NOT NULL")
+            raise _row_error(source, f"the column {column.name} is NOT NULL")
     if source.carries_op and isinstance(source, LookupTable):
         for op in table.column(OP).unique().to_pylist():
             # Lookup tables do not have dead letters.
             if op not in OPS:
-                raise _misfit(source, f"{OP} is one of {', '.join(OPS)}, not {op or 'NULL'}")
+                raise _row_error(source, f"{OP} is one of {', '.join(OPS)}, not {op or 'NULL'}")
 
 
-def _misfit(source: Target, reason: str) -> RunError:
+def _row_error(source: Target, reason: str) -> RunError:
     return RunError("TG-309", f"rows do not fit the source {source.name}: {reason}")
 
 
@@ -219,7 +219,7 @@ def rows_of_insert(
     try:
         frame = spark.sql(_typed_sql(statement.tree, kinds))
         if len(frame.columns) != len(columns):
-            raise _misfit(
+            raise _row_error(
                 source,
                 f"{len(frame.columns)} values for {len(columns)} columns: {', '.join(columns)}",
             )
@@ -231,7 +231,7 @@ def rows_of_insert(
         ]
         return to_table(source, frame.toDF(*_unique(frame.columns)).selectExpr(*casts).toArrow())
     except PySparkException as error:
-        raise _blamed(spark, source, statement, script, columns, kinds) or _misfit(
+        raise _value_error(spark, source, statement, script, columns, kinds) or _row_error(
             source, _sentence(error)
         ) from None
 
@@ -256,7 +256,7 @@ def _cast(cell: exp.Expr, kind: str) -> str:
     return f"CAST({to_sql(cell)} AS {kind})"
 
 
-def _blamed(
+def _value_error(
     spark: SparkSession,
     source: Target,
     statement: Insert,
