@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidegate.cli import text
 from tidegate.cli.errors import is_terminal, json_line
 from tidegate.connectors.debug_sinks import TOTAL_ROWS
-from tidegate.observe.status import State, StreamStatus, json_value
+from tidegate.observe.rendering import json_value
+from tidegate.observe.status import State, StreamStatus
 
 if TYPE_CHECKING:
     from tidegate.session.results import Result

@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from tidegate.observe.status import json_value
+from tidegate.observe.rendering import json_value
 
 # ---- Values
 

@@ -21,17 +21,16 @@ from tidegate.catalog.catalog import (
     name_errors,
     side_names,
 )
+from tidegate.catalog.checkpoint_statements import CheckpointStatement, checkpoint_errors
 from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import (
     STREAM_OPTIONS,
-    CheckpointStatement,
     DeclarationBuilder,
     altered_declaration,
-    checkpoint_errors,
     find_self_reference,
-    insert_errors,
     may_replace,
 )
+from tidegate.catalog.insert import insert_errors
 from tidegate.catalog.objects import (
     Declared,
     Function,

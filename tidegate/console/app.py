@@ -29,6 +29,7 @@ from tidegate.console.graph import layout
 from tidegate.console.history import ConsoleHistory
 from tidegate.console.providers import ConsoleProvider
 from tidegate.errors import TidegateError
+from tidegate.observe.rendering import json_value
 from tidegate.observe.server import (
     FOREIGN_HOST,
     Address,
@@ -37,7 +38,6 @@ from tidegate.observe.server import (
     respond,
     same_origin,
 )
-from tidegate.observe.status import json_value
 
 # ---- Access
 #

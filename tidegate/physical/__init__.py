@@ -7,7 +7,7 @@ divides the plan at its operators and lookups; `stage_sql` writes stages as Spar
 translates them to Arrow kernels. Each operator family has a module (`aggregate`, `join`, `asof`,
 `top_n`, `over`, `match` with `match_conditions`, `distinct`, `hold`, `normalize`) with its plan,
 rejections, line in `explain` and canonical form; `registry` lists them. `lookup` plans lookup
-joins, `expressions` aggregate calls and ORDER BY. `canonical_form` writes what a plan means as a
-text, from which fingerprints are computed, and `rejections` reports streams that cannot run.
-The package imports `plan`, `operators` and the layers below them.
+joins, `expressions` aggregate calls and ORDER BY, `user_functions` finds calls of user functions.
+`canonical_form` writes what a plan means as a text, from which fingerprints are computed, and
+`rejections` reports streams that cannot run. The package imports `plan`, `operators` and the layers below them.
 """

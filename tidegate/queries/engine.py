@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidegate.catalog.objects import Declared, LookupTable, Sink, tables_in
 from tidegate.errors import Location, RunError, did_you_mean
-from tidegate.observe.status import html_table
+from tidegate.observe.rendering import html_table
 from tidegate.queries.snapshot import StoredTable, snapshot
 from tidegate.runtime.directory import DataDirectory
 

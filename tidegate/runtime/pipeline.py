@@ -46,7 +46,8 @@ from tidegate.runtime.epoch import (
     plan_epoch,
 )
 from tidegate.runtime.frames import EpochJob, FrameCache
-from tidegate.runtime.planning import Lookups, PipelineStream, with_dependencies
+from tidegate.runtime.lookups import Lookups
+from tidegate.runtime.planning import PipelineStream, with_dependencies
 from tidegate.runtime.reconciliation import missed_rows_warning, reconcile
 from tidegate.runtime.retry import EXTERNAL_SYSTEM, PUBLISH, STORAGE, T, backoff_s, retry
 from tidegate.runtime.status import StreamCounters, track_running_epoch

@@ -1,10 +1,10 @@
-"""The streams of a pipeline: plans declared streams and opens their lookup tables."""
+"""The streams of a pipeline, planned from their declarations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import ColumnTypes
@@ -12,7 +12,6 @@ from tidegate.catalog.declare import FAILED_ROW_COLUMNS, LATE_COLUMNS
 from tidegate.catalog.objects import (
     DEFAULT_PIPELINE,
     Declared,
-    LookupTable,
     ScriptText,
     SideKind,
     SideStream,
@@ -24,16 +23,14 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import OperatorCheckpoint, SourceIdentity
 from tidegate.columns import OP
 from tidegate.connectors import view
-from tidegate.connectors.base import LookupConnector, StreamSchema
+from tidegate.connectors.base import StreamSchema
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import CatalogError, DataDirectoryError, Location, TidegateError
 from tidegate.operators.operator import Limits
-from tidegate.physical.planner import LookupPlan, PhysicalPlan, ScanPlan, plan_physical, runner_of
+from tidegate.physical.planner import PhysicalPlan, ScanPlan, plan_physical, runner_of
 from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.bind.tables import plan_side_stream
 from tidegate.plan.side_streams import late_inputs, late_stream
-from tidegate.storage import Store, uri
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
@@ -233,79 +230,3 @@ class StreamPlanner:
         declared = self.catalog.get(stream)
         option = declared.options["trigger_interval"] if isinstance(declared, Stream) else None
         return int(option if option is not None else self.settings["trigger_interval"])
-
-
-# ---- Lookup tables
-
-
-@dataclass
-class Lookups:
-    """The open lookup tables of a pipeline."""
-
-    store: Store
-    open_lookup: Callable[[LookupTable, str], LookupConnector]
-    connectors: dict[str, LookupConnector] = field(default_factory=dict)
-    # The declarations of the open tables: a table may be replaced by another of its name.
-    _declarations: dict[str, LookupTable] = field(default_factory=dict)
-
-    def open(self, plans: Sequence[LookupPlan]) -> None:
-        """Open the tables that these plans read; keep those that are open, drop all others."""
-        connectors: dict[str, LookupConnector] = {}
-        for table in (plan.table for plan in plans):
-            name = table.name.lower()
-            if name not in self.connectors or self._declarations.get(name) != table:
-                scratch = self.store.child("lookups").child(name).uri
-                self.connectors[name] = self.open_lookup(table, scratch)
-                self._declarations[name] = table
-            connectors[name] = self.connectors[name]
-        self.connectors = connectors
-
-    def snapshot_versions(self, spark: SparkSession) -> dict[str, Any]:
-        """Return the current version of each table, as the tasks of an epoch need it."""
-        return {name: lookup.as_of(spark) for name, lookup in self.connectors.items()}
-
-
-# ---- Clusters: tasks on other machines cannot read paths on the disk of the driver
-
-_SHARED_DISK_HINT = (
-    "use a URI that all machines can access, such as s3://bucket/folder. If the path is a network "
-    "file system that is mounted on all machines, SET shared_disk = true;"
-)
-
-
-def is_cluster(master: str | None) -> bool:
-    """Return whether tasks run on other machines than the driver."""
-    return master is not None and not master.startswith("local")
-
-
-def unshared_directory(data: str) -> TidegateError | None:
-    """Return the error for a data directory that tasks on other machines cannot access."""
-    if not data.startswith("file:"):
-        return None
-    return DataDirectoryError(
-        "TG-601",
-        f"the data directory {data} is on the disk of one machine, but tasks of a cluster run on "
-        "others",
-        hint=_SHARED_DISK_HINT,
-    )
-
-
-def unshared_paths(declared: Iterable[Declared]) -> list[TidegateError]:
-    """Return errors for sources and sinks with a path that only the driver can access."""
-    errors: list[TidegateError] = []
-    for item in declared:
-        path = item.options.get("path")
-        if not isinstance(path, str) or not uri(path).startswith("file:"):
-            continue
-        option = next(o for o in item.statement.options if o.name.lower() == "path")
-        span = option.value_span
-        errors.append(
-            CatalogError(
-                "TG-207",
-                f"the path of {item.name} is on the disk of one machine, but tasks of a cluster "
-                "run on others",
-                location=Location(item.script.text, span.start, span.end, item.script.file),
-                hint=_SHARED_DISK_HINT,
-            )
-        )
-    return errors

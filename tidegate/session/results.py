@@ -11,7 +11,8 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, Declared, Function, SideStream, Sink, Source, Stream
 from tidegate.catalog.settings import SETTINGS, Settings
 from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoint, Restored
-from tidegate.observe.status import State, StreamStatus, html_table
+from tidegate.observe.rendering import html_table
+from tidegate.observe.status import State, StreamStatus
 from tidegate.sql.statements import ObjectKind
 
 

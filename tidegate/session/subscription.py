@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError
-from tidegate.observe.status import html_table
+from tidegate.observe.rendering import html_table
 from tidegate.storage import Store
 
 _POLL_SECONDS = 0.02

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructField
 from tidegate.columns import ARRIVAL, CONTROL, EVENT_TIME, NOW, ORIGIN, SELECTED
 from tidegate.operators.vectorized import VectorStage
 from tidegate.physical.lookup import MATCHES
-from tidegate.physical.operator_kind import node_calls_udf, stage_calls_udf
 from tidegate.physical.planner import (
     FIRST_OPERATOR,
     InputPlan,
@@ -30,6 +29,7 @@ from tidegate.physical.planner import (
     scans_and_operators,
 )
 from tidegate.physical.typed import arrow_type
+from tidegate.physical.user_functions import node_calls_udf, stage_calls_udf
 from tidegate.spark.sharing import (
     SENT_SCHEMA,
     ReceiveSpec,

@@ -77,13 +77,13 @@ class TextFiles:
         columns += [
             RECORD_FILE,
             RECORD_LINE,
-            f"explode(array({self._reason(malformed)})) AS malformed_reason",
+            f"explode(array({self._reason(malformed)})) AS _tg_malformed_reason",
         ]
         located = records.selectExpr(*columns)
         return located.selectExpr(
-            "* EXCEPT (malformed_reason)",
-            f"malformed_reason.reason AS {MALFORMED_REASON}",
-            f"malformed_reason.name AS {MALFORMED_COLUMN}",
+            "* EXCEPT (_tg_malformed_reason)",
+            f"_tg_malformed_reason.reason AS {MALFORMED_REASON}",
+            f"_tg_malformed_reason.name AS {MALFORMED_COLUMN}",
         )
 
     # Splitting texts into records.
