@@ -30,7 +30,7 @@ from plain import PlainSpark, Work
 from pyspark.sql import SparkSession
 
 import tidegate
-from tidegate.connectors.generator import generator
+from benchmarks.nexmark.events import read_batch
 
 COLUMNS = (
     "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, "
@@ -135,7 +135,7 @@ def write_bids(spark: SparkSession, events: int, files: int, folder: Path) -> in
         "out_of_order_ms": 0,
         "keys": 10,
     }
-    generator.read_batch(spark, options).repartition(files).write.parquet(str(folder))
+    read_batch(spark, options).repartition(files).write.parquet(str(folder))
     return int(spark.read.parquet(str(folder)).count())
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.connectors.generator import generator
 from tidegate.connectors.generator.nexmark import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_FILE = 250_000
 _FIRST_TIME = 1_700_000_000
@@ -36,11 +37,28 @@ def write_events(
             "events_per_second": events_per_second,
         }
         target = folder / table
-        frame = generator.read_batch(spark, options, files)
+        frame = read_batch(spark, options, files)
         frame.write.parquet(target.absolute().as_uri())
         _number_files(target)
         written[table] = generator.rows_between(options, None, {"event": rows})
     return written
+
+
+def read_batch(
+    spark: SparkSession, options: Mapping[str, Any], partitions: int | None = None
+) -> DataFrame:
+    """Return the rows of a generator as a batch DataFrame; its partitions are consecutive ranges.
+
+    `options` are those of the connector.
+    """
+    spec = generator.GeneratorSpec.of(options)
+    if spec.rows is None:
+        raise ValueError("an unbounded generator cannot be read as a batch: set the option rows")
+    partitions = partitions or spark.sparkContext.defaultParallelism
+    chunk = max(1, min(generator.CHUNK_EVENTS, spec.rows // partitions))
+    starts = spark.range(0, spec.rows, chunk, partitions)
+    chunks = starts.selectExpr("id AS first", f"least(id + {chunk}, {spec.rows}) AS stop")
+    return generator.generate_rows(chunks, spec)
 
 
 def files_for(rows: int) -> int:

@@ -78,7 +78,7 @@ def test_uses_defaults() -> None:
     assert not errors
     assert (options["rows"], options["strict"], options["format"]) == (7, False, "json")
     assert options["wait"] is None
-    assert dict(options.raw_texts) == {"path": "x"}
+    assert dict(options.masked_texts()) == {"path": "x"}
     assert set(options) == {spec.name for spec in SPECS}
     assert len(options) == len(SPECS)
 
@@ -158,7 +158,7 @@ def test_secrets_are_masked_in_statements_and_representations() -> None:
     source = compiled.catalog.get("s")
     assert isinstance(source, Source)
     assert source.options["sasl_password"] == "hunter2"
-    assert source.options.raw_texts["sasl_password"] == "hunter2"
+    assert source.options.secrets()["sasl_password"] == "hunter2"
     assert "sasl_password = '***'" in source.create_sql()
     for text in (source.create_sql(), repr(source), repr(compiled.script), source.script.text):
         assert "hunter2" not in text

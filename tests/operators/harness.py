@@ -321,7 +321,8 @@ class Harness:
         names = [key.name for key, _ in entries if key.name != "header"]
         runner = self._runner()
         for key_group in range(self.key_groups):
-            names += runner.inline_names(self.store.backend(1, key_group))
+            _, state, _ = runner._load(self.store.backend(1, key_group), True)
+            names += [inline_key.partition(b"\0")[0].decode() for inline_key in state.inline]
         return names
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from benchmarks.nexmark.events import read_batch
 from tests.support.sessions import bag, open_with, rows_of
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.generator import generator
@@ -38,7 +39,7 @@ def union(sources: list[Options], read: Callable[[Options], DataFrame]) -> DataF
 
 
 def batch(spark: SparkSession, *sources: Options) -> list[Row]:
-    return sorted(union([*sources], lambda options: generator.read_batch(spark, options)).collect())
+    return sorted(union([*sources], lambda options: read_batch(spark, options)).collect())
 
 
 def declared(name: str, options: Options) -> str:
@@ -67,7 +68,7 @@ def first_row(rows: DataFrame) -> Row:
 def test_columns_are_as_declared(spark: SparkSession) -> None:
     for options in (SERIES, *map(nexmark, TABLES)):
         columns = [(name, sql_type.lower()) for name, sql_type in generator.columns(options)]
-        assert generator.read_batch(spark, options).dtypes == columns
+        assert read_batch(spark, options).dtypes == columns
 
 
 def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
@@ -100,7 +101,7 @@ def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
     ends = (3000, 6000, 13_000, 20_000, EVENTS)
     assert offsets(data) == [{"auctions": end, "series": end} for end in ends]
     for name, options in sources.items():
-        whole = generator.read_batch(spark, options).toArrow().to_pylist()
+        whole = read_batch(spark, options).toArrow().to_pylist()
         assert bag(rows[name]) == bag(whole), name
 
 
@@ -116,7 +117,7 @@ def test_bounded_stream_waits_at_its_end(spark: SparkSession, data: Path) -> Non
         batches = out.take_all()
     assert [batch.epoch for batch in batches] == [0, 1, 2]
     assert offsets(data)[-1] == {"bids": EVENTS}
-    assert bag(rows_of(batches)) == bag(generator.read_batch(spark, options).toArrow().to_pylist())
+    assert bag(rows_of(batches)) == bag(read_batch(spark, options).toArrow().to_pylist())
 
 
 def test_unbounded_stream_runs_but_rejects_until_end(spark: SparkSession, data: Path) -> None:
@@ -134,7 +135,7 @@ def test_unbounded_stream_runs_but_rejects_until_end(spark: SparkSession, data: 
         with pytest.raises(RunError, match="is unbounded"):
             session.start(until_end=True)
     with pytest.raises(ValueError, match="set the option rows"):
-        generator.read_batch(spark, nexmark("person", rows=None))
+        read_batch(spark, nexmark("person", rows=None))
 
 
 @pytest.mark.parametrize("rows", [0, 2, EVENTS])
@@ -142,13 +143,13 @@ def test_rows_limit_and_proportions_are_exact(spark: SparkSession, rows: int) ->
     cycles, rest = divmod(rows, 50)
     for table, first, width in (("person", 0, 1), ("auction", 1, 3), ("bid", 4, 46)):
         options = nexmark(table, rows=rows)
-        count = generator.read_batch(spark, options).count()
+        count = read_batch(spark, options).count()
         assert count == cycles * width + max(0, min(rest - first, width))
         assert count == generator.rows_between(options, None, {"event": rows})
 
 
 def test_references_point_to_existing_rows(spark: SparkSession) -> None:
-    tables = {table: generator.read_batch(spark, nexmark(table)) for table in TABLES}
+    tables = {table: read_batch(spark, nexmark(table)) for table in TABLES}
     for table, reference, target in (
         ("auction", "seller", "person"),
         ("bid", "bidder", "person"),
@@ -161,7 +162,7 @@ def test_references_point_to_existing_rows(spark: SparkSession) -> None:
 
 
 def test_bids_hit_hot_keys_in_the_proportions_of_nexmark(spark: SparkSession) -> None:
-    bids = generator.read_batch(spark, nexmark("bid")).selectExpr(
+    bids = read_batch(spark, nexmark("bid")).selectExpr(
         "*", "unix_micros(date_time) - unix_micros(TIMESTAMP '2015-07-15') AS us"
     )
     shares = first_row(
@@ -194,7 +195,7 @@ def test_bids_hit_hot_keys_in_the_proportions_of_nexmark(spark: SparkSession) ->
 
 def test_auctions_and_persons_have_the_values_of_nexmark(spark: SparkSession) -> None:
     auctions = first_row(
-        generator.read_batch(spark, nexmark("auction")).selectExpr(
+        read_batch(spark, nexmark("auction")).selectExpr(
             "sort_array(collect_set(category)) AS categories",
             "bool_and(reserve > initial_bid AND expires > date_time) AS in_order",
             "avg(if(seller % 100 = 0, 1, 0)) AS hot_sellers",
@@ -204,7 +205,7 @@ def test_auctions_and_persons_have_the_values_of_nexmark(spark: SparkSession) ->
     assert auctions.in_order
     assert auctions.hot_sellers == pytest.approx(0.75, abs=0.05)
     persons = first_row(
-        generator.read_batch(spark, nexmark("person")).selectExpr(
+        read_batch(spark, nexmark("person")).selectExpr(
             "sort_array(collect_set(state)) AS states",
             "bool_and(credit_card RLIKE '^[0-9]{4}( [0-9]{4}){3}$') AS cards",
             "bool_and(email_address RLIKE '^[a-z]+@[a-z]+[.]com$') AS emails",
@@ -231,7 +232,7 @@ def test_event_times_are_late_by_at_most_out_of_order(
     options = {**SERIES, **start, "out_of_order_ms": out_of_order_ms}
     late_us = "(n * 1000000 div 300 - 1000000) - unix_micros(ts)"
     least, most = first_row(
-        generator.read_batch(spark, options).selectExpr(f"min({late_us})", f"max({late_us})")
+        read_batch(spark, options).selectExpr(f"min({late_us})", f"max({late_us})")
     )
     tolerance_us = out_of_order_ms * 10
     assert 0 <= least <= tolerance_us
@@ -239,7 +240,7 @@ def test_event_times_are_late_by_at_most_out_of_order(
 
 
 def test_only_used_columns_are_computed(spark: SparkSession) -> None:
-    auctions = generator.read_batch(spark, nexmark("bid")).select("auction")
+    auctions = read_batch(spark, nexmark("bid")).select("auction")
     plan = auctions._jdf.queryExecution().optimizedPlan().toString()
     assert "xxhash64" in plan
     assert not [word for word in ("EXP(", "channel", "timestamp_micros", "hex(") if word in plan]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.nexmark import query
+from benchmarks.nexmark.events import read_batch
 from tests.support.sessions import bag, rows_of, run_some, run_to_end, table_rows
 from tidegate.connectors.generator import generator
 
@@ -51,7 +52,7 @@ def on_files(name: str, folder: Path) -> str:
 def batch(spark: Any, name: str) -> list[dict[str, Any]]:
     """Run the same SQL over the same rows as a batch query of plain Spark."""
     text = stream_sql(name)
-    generator.read_batch(spark, OPTIONS).createOrReplaceTempView("bid")
+    read_batch(spark, OPTIONS).createOrReplaceTempView("bid")
     return table_rows(spark.sql(text[text.index("SELECT") :]).toArrow())
 
 
@@ -72,7 +73,7 @@ def test_bids_in_files_return_the_batch_result_across_a_restart(
     spark: Any, data: Path, tmp_path: Path, name: str
 ) -> None:
     folder = tmp_path / "bids"
-    generator.read_batch(spark, OPTIONS).repartition(8).write.parquet(str(folder))
+    read_batch(spark, OPTIONS).repartition(8).write.parquet(str(folder))
     script = on_files(name, folder)
     before = run_some(data, spark, script, name, 2)
     batches = run_to_end(data, spark, script, name)

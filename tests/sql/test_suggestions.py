@@ -122,7 +122,11 @@ def test_option_names_can_be_quoted() -> None:
     assert not compiled.errors
     source = compiled.catalog.get("t")
     assert isinstance(source, Source)
-    assert dict(source.options.raw_texts) == {"connector": "files", "path": "in", "format": "json"}
+    assert dict(source.options.masked_texts()) == {
+        "connector": "files",
+        "path": "in",
+        "format": "json",
+    }
     assert compiled.settings["validator"] == "warn"
 
 

@@ -131,11 +131,6 @@ class Options(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Options({dict(self.masked_texts())})"
 
-    @property
-    def raw_texts(self) -> Mapping[str, str]:
-        """The texts that the user wrote, by name, including secrets (for connectors only)."""
-        return self._texts
-
     def secrets(self) -> dict[str, str]:
         """Return the secret values as the user wrote them (for connectors only)."""
         return {name: text for name, text in self._texts.items() if name in self._secret}

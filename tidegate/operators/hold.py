@@ -44,6 +44,7 @@ class HoldOperator:
     start: str | None = None
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "hold_until_close"
 
     @property

@@ -49,6 +49,7 @@ class NormalizeOperator:
     columns: tuple[pa.DataType, ...]
     limits: Limits = NO_LIMITS
     ttl_us: int | None = None
+    panes = None
     name: str = "normalize_upserts"
     late: pa.Schema | None = None
 

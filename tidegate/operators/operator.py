@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -20,6 +20,9 @@ from tidegate.errors import RunError
 from tidegate.operators.watermark import END_OF_INPUT_US
 from tidegate.state import codec
 from tidegate.state.state_file import StateBackend
+
+if TYPE_CHECKING:
+    from tidegate.operators.aggregate.groups import WindowPanes
 
 Tables = tuple[pa.Table, ...]
 # Tables up to this size are stored in the header, as long as the header does not exceed its limit.
@@ -78,6 +81,10 @@ class Operator(Protocol):
     @property
     def late(self) -> pa.Schema | None:
         """The schema of the late rows that `step` emits; None if it does not emit any."""
+
+    @property
+    def panes(self) -> WindowPanes | None:
+        """The panes of its windows; in processing time it runs whenever one ends. Usually None."""
 
     def state_format(self) -> tuple[str, ...]:
         """Return what determines the stored bytes: hand-maintained versions and the schemas.

@@ -94,7 +94,7 @@ class OperatorRunner:
         times = [tracker.next_idle_us(), state.timer_us]
         if self.by_processing_time and state.metrics.get("rows", 0):
             # Windows in processing time close at multiples of the pane; others have to poll.
-            panes = getattr(self.operator, "panes", None)
+            panes = self.operator.panes
             width = panes.width_us if panes is not None and panes.width_us > 1 else _POLL_US
             offset = panes.offset_us if panes is not None else 0
             times.append(tracker.now_us - (tracker.now_us - offset) % width + width)
@@ -126,11 +126,6 @@ class OperatorRunner:
         backend.clear()
         state.meta["discarded"] = 1
         return tracker, state, True
-
-    def inline_names(self, backend: StateBackend) -> list[str]:
-        """Return the names of the tables that are stored in the header."""
-        _, state, _ = self._load(backend, True)
-        return [inline_key.partition(b"\0")[0].decode() for inline_key in state.inline]
 
     def _save(self, backend: StateBackend, tracker: WatermarkTracker, state: KeyGroupState) -> None:
         watermarks = tracker.to_bytes()

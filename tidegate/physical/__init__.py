@@ -9,5 +9,6 @@ translates them to Arrow kernels. Each operator family has a module (`aggregate`
 rejections, line in `explain` and canonical form; `registry` lists them. `lookup` plans lookup
 joins, `expressions` aggregate calls and ORDER BY, `user_functions` finds calls of user functions.
 `canonical_form` writes what a plan means as a text, from which fingerprints are computed, and
-`rejections` reports streams that cannot run. The package imports `plan`, `operators` and the layers below them.
+`rejections` reports streams that cannot run. The package imports `plan`, `operators` and the layers
+below them.
 """

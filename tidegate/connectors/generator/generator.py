@@ -38,7 +38,7 @@ _SERIES_COLUMNS = (("n", "BIGINT"), ("key", "BIGINT"), ("value", "DOUBLE"), ("ts
 
 def columns(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the names and Spark types of the columns that these options generate."""
-    return _Spec.of(options).table.columns
+    return GeneratorSpec.of(options).table.columns
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class GeneratorSource:
 
     def __init__(self, context: SourceContext) -> None:
         self.options = context.source.options
-        self.spec = _Spec.of(self.options)
+        self.spec = GeneratorSpec.of(self.options)
         self.events_per_epoch = int(context.settings["rows_per_epoch"])
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
@@ -95,7 +95,7 @@ class GeneratorSource:
         """Return None: Spark generates the rows."""
 
     def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
-        frame = _generate(builder.read_frame(ChunkReader()), self.spec, (NOW,))
+        frame = generate_rows(builder.read_frame(ChunkReader()), self.spec, (NOW,))
         return frame.select(*[name for name, _ in request.columns], NOW)
 
     def spark_read_frame(
@@ -108,30 +108,16 @@ def open_source(context: SourceContext) -> GeneratorSource:
     return GeneratorSource(context)
 
 
-def read_batch(
-    spark: SparkSession, options: Mapping[str, Any], partitions: int | None = None
-) -> DataFrame:
-    """Return the same rows as a batch DataFrame whose partitions are consecutive ranges."""
-    spec = _Spec.of(options)
-    if spec.rows is None:
-        raise ValueError("an unbounded generator cannot be read as a batch: set the option rows")
-    partitions = partitions or spark.sparkContext.defaultParallelism
-    chunk = max(1, min(CHUNK_EVENTS, spec.rows // partitions))
-    starts = spark.range(0, spec.rows, chunk, partitions)
-    chunks = starts.selectExpr("id AS first", f"least(id + {chunk}, {spec.rows}) AS stop")
-    return _generate(chunks, spec)
-
-
 def rows_between(
     options: Mapping[str, Any], start: Mapping[str, int] | None, end: Mapping[str, int]
 ) -> int:
     """Return the number of rows between two offsets, without generating them."""
-    cycle_slice = _Spec.of(options).table.cycle_slice
+    cycle_slice = GeneratorSpec.of(options).table.cycle_slice
     return cycle_slice.rank(end["event"]) - cycle_slice.rank(start["event"] if start else 0)
 
 
 @dataclass(frozen=True)
-class _Spec:
+class GeneratorSpec:
     """The parsed options of a generator source."""
 
     table: GeneratedTable
@@ -150,7 +136,7 @@ class _Spec:
             raise ValueError(f"out_of_order_ms must not be negative, got {self.out_of_order_ms}")
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> _Spec:
+    def of(cls, options: Mapping[str, Any]) -> GeneratorSpec:
         return cls(
             table=_table(options),
             rows=options.get("rows"),
@@ -211,7 +197,7 @@ def _microseconds(timestamp: str) -> int:
     return (start - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _generate(chunks: DataFrame, spec: _Spec, extra: tuple[str, ...] = ()) -> DataFrame:
+def generate_rows(chunks: DataFrame, spec: GeneratorSpec, extra: tuple[str, ...] = ()) -> DataFrame:
     """Compute the rows of the event ranges [first, stop), and keep the columns `extra`."""
     cycle_slice = spec.table.cycle_slice
     ranks = chunks.selectExpr(

@@ -52,6 +52,7 @@ class SessionAggregate(GroupByOperator):
     early: bool = False
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "session_aggregate"
 
     def __post_init__(self) -> None:
@@ -310,6 +311,7 @@ class RetractingSessionAggregate(GroupByOperator):
     early: bool = False
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "session_aggregate"
 
     @cached_property

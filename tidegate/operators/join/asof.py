@@ -336,6 +336,7 @@ class AsofJoin:
     retracts: bool = False
     with_op: bool = False
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "asof_join"
     late_rows: tuple[LateRowFormat, LateRowFormat] | None = None
 

@@ -61,6 +61,7 @@ class UpdatingAsofJoin:
     at_end: bool = False
     with_op: bool = True
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "asof_join"
     late: pa.Schema | None = None
 

@@ -58,6 +58,7 @@ class IntervalJoin:
     close_delay_us: int = 1
     at_close: bool = False
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "interval_join"
     late_rows: tuple[LateRowFormat, LateRowFormat] | None = None
     starts: tuple[str | None, str | None] = (None, None)

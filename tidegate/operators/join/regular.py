@@ -54,6 +54,7 @@ class RegularJoin:
     at_end: bool = False
     with_op: bool = True
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "regular_join"
     late: pa.Schema | None = None
 

@@ -224,6 +224,7 @@ class MatchOperator:
     ttl_us: int | None = None
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "match"
 
     @property

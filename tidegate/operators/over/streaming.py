@@ -422,6 +422,7 @@ class OverOperator:
     ttl_us: int | None = None
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
+    panes = None
     name: str = "over"
 
     def __post_init__(self) -> None:

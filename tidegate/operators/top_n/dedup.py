@@ -52,6 +52,7 @@ class Deduplicate:
     limits: Limits = NO_LIMITS
     # The column with the window start of a row, for late rows.
     start: str | None = None
+    panes = None
     name: str = "deduplicate"
 
     def __post_init__(self) -> None:

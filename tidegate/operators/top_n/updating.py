@@ -55,6 +55,7 @@ class UpdatingTopN:
     limits: Limits = NO_LIMITS
     # The column with the window start of a row, for late rows.
     start: str | None = None
+    panes = None
     name: str = "top_n"
 
     def __post_init__(self) -> None:

@@ -257,6 +257,7 @@ class WindowTopN:
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     start: str | None = None
+    panes = None
     name: str = "window_top_n"
 
     @property
