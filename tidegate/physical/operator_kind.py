@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tidegate.plan.nodes import Node
 
 
-# ---- Why a node cannot run.
+# ---- Why a node cannot run
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """The reason and a hint; `span` if it is not the span of the whole node."""
+    """The reason and a hint. `span` is the part of the SQL at fault; None for the whole node."""
 
     message: str
     hint: str | None = None
@@ -76,7 +76,7 @@ def _none(node: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorKind:
-    """The interface of a stateful node, one instance for each module in `registry`."""
+    """What the physical layer knows about a kind of stateful node. `registry` lists all kinds."""
 
     name: Callable[[Any], str]
     describe: Callable[[Any], str]
@@ -85,16 +85,16 @@ class OperatorKind:
     canonical_form: Callable[[Any, CanonicalWriter], list[str]]
     # The node as Spark SQL for type analysis: columns and types are correct, rows need not be.
     sql: Callable[[Any, SqlWriter], str]
-    # The expressions whose types it must know.
+    # The expressions whose types `build` needs.
     operands: Callable[[Any], Iterator[Operands]] = _none
     # Why a node of this kind cannot run.
     rejections: Callable[[Any], Iterator[Rejection]] = _none
-    # The maximum delay of output rows behind the watermark; None if it is unknown, and the node is
-    # rejected.
+    # How far output rows can be behind the watermark. A node with an unknown delay (None) is rejected.
     output_watermark_delay_us: Callable[[Any], int | None] = _zero
-    # True if a node emits rows neither in an epoch nor when the watermark advances.
+    # True if the node emits rows only when its input ends. The second argument is whether the node
+    # has a watermark.
     emits_only_at_end: Callable[[Any, bool], bool] = _never
-    # True if it supports EMIT EVERY.
+    # True if the node supports EMIT EVERY.
     supports_emit_every: bool = field(default=False)
 
 

@@ -29,7 +29,7 @@ from tidegate.runtime.planning import PipelineStream
 
 @dataclass
 class ReconciledManifest:
-    """What a pipeline starts from: a manifest that is not written yet, and warnings."""
+    """The manifest that a pipeline starts from, which is not written yet, and warnings."""
 
     manifest: Manifest
     warnings: list[TidegateError] = field(default_factory=list)
@@ -84,7 +84,10 @@ def _find_change(
     old: Mapping[str, OperatorCheckpoint],
     new: Mapping[str, OperatorCheckpoint],
 ) -> DataDirectoryError | None:
-    """Return how a stream changed since its last epoch; raise unless `on_change` allows it."""
+    """Return the change of a stream since its last epoch as an error; None if nothing changed.
+
+    The error is raised if `on_change` does not allow the change.
+    """
     replaced = _replaced_source_error(stream, sources, state)
     replaced = replaced or view_change_error(stream.name, stream.view_definition, state)
     if replaced is not None and stream.on_change != "restart":
@@ -284,7 +287,11 @@ def late_row_count(stream: str, operators: Iterable[OperatorCheckpoint]) -> int:
 
 
 def late_offsets(stream: PipelineStream, operators: Iterable[OperatorCheckpoint]) -> dict[str, Any]:
-    """Return the offsets of a stream in the late rows that it reads; it reads all of an epoch."""
+    """Return the offsets, after an epoch, of a stream that reads the late rows of other streams.
+
+    An offset is the number of late rows since the first epoch, because a stream reads all late rows
+    of an epoch in the same epoch.
+    """
     states = tuple(operators)
     return {
         name: {"rows": late_row_count(parent, states)}
