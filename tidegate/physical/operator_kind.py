@@ -89,10 +89,10 @@ class OperatorKind:
     operands: Callable[[Any], Iterator[Operands]] = _none
     # Why a node of this kind cannot run.
     rejections: Callable[[Any], Iterator[Rejection]] = _none
-    # How far output rows can be behind the watermark. A node with an unknown delay (None) is rejected.
+    # How far output rows can be behind the watermark. None: unknown, so the node is rejected.
     output_watermark_delay_us: Callable[[Any], int | None] = _zero
-    # True if the node emits rows only when its input ends. The second argument is whether the node
-    # has a watermark.
+    # True if the node emits all or some of its rows only when its input ends. The second argument
+    # is whether its inputs have watermarks.
     emits_only_at_end: Callable[[Any, bool], bool] = _never
     # True if the node supports EMIT EVERY.
     supports_emit_every: bool = field(default=False)
@@ -105,17 +105,14 @@ def _of_stages(node: Any, writer: Any) -> Any:
 def unsupported(
     name: Callable[[Any], str],
     describe: Callable[[Any], str],
+    rejection: Callable[[Any], Rejection],
     canonical_form: Callable[[Any, CanonicalWriter], list[str]] = _of_stages,
     sql: Callable[[Any, SqlWriter], str] = _of_stages,
 ) -> OperatorKind:
-    """Return the kind of a node that is not supported yet."""
+    """Return the kind of a node that is not supported yet; `rejection` states what to write."""
 
     def reject(node: n.Node) -> Iterator[Rejection]:
-        yield Rejection(
-            f"the operator {name(node)} cannot run yet",
-            "projections, filters, UNION ALL, LATERAL VIEW, windows, aggregates, DISTINCT, top-N, "
-            "OVER, interval, window, regular, temporal and ASOF joins run.",
-        )
+        yield rejection(node)
 
     def build(node: n.Node, context: BuildContext) -> BuiltOperator:
         raise AssertionError(f"{name(node)} was rejected")
