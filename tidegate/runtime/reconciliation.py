@@ -189,8 +189,8 @@ def _operators_error(
     old_names, new_names = sorted(o.name for o in old), sorted(o.name for o in new)
     if old_names != new_names:
         message = (
-            f"the stream {stream.name} needs other operators than at its last epoch: "
-            f"{_listed(old_names)} then, {_listed(new_names)} now"
+            f"the operators of the stream {stream.name} changed since its last epoch: from "
+            f"{_listed(old_names)} to {_listed(new_names)}"
         )
     else:
         fingerprints = {o.fingerprint for o in old}
@@ -209,8 +209,8 @@ def _listed(names: Sequence[str]) -> str:
 def _discarded_warning(stream: PipelineStream, operator: OperatorCheckpoint) -> RunError:
     return RunError(
         "TG-606",
-        f"the operator {operator.name} of the stream {stream.name} changed: its state is "
-        "discarded, and it continues from the committed offsets",
+        f"the operator {operator.name} of the stream {stream.name} changed: it continues from the "
+        "committed offsets without its previous state",
         hint="to start from the beginning: CREATE STREAM … WITH (on_change = 'restart').",
     )
 
@@ -218,8 +218,8 @@ def _discarded_warning(stream: PipelineStream, operator: OperatorCheckpoint) -> 
 def _ended_warning(stream: PipelineStream) -> RunError:
     return RunError(
         "TG-607",
-        f"the stream {stream.name} was run to its end before: all its windows are closed, and new "
-        "rows are late",
+        f"an earlier run with --until-end closed all windows of the stream {stream.name}: new rows "
+        "are late",
         hint="to start from the beginning, rename the stream, or DROP STREAM "
         f"{stream.name} and create it again.",
     )

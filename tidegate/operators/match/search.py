@@ -521,7 +521,7 @@ class Search:
 
 
 def navigate(rows: Sequence[int], last: bool, offset: int, back: int) -> int:
-    """Return the row that FIRST or LAST with PREV selects; negative if there is no such row."""
+    """Return the row that FIRST or LAST with PREV selects; negative if it does not exist."""
     if offset >= len(rows):
         return -1
     return (rows[-1 - offset] if last else rows[offset]) - back
