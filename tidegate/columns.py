@@ -9,18 +9,19 @@ from __future__ import annotations
 OP = "_op"
 INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
 OPS = (INSERT, BEFORE, AFTER, DELETE)
-# The origin of a row, its event time in microseconds, whether filters have selected it, and control
-# messages: task reports, watermark updates, late rows and dead letters.
+# On every row that a source reads: its source and partition, its event time in microseconds, and
+# whether all filters accept it. CONTROL has control messages, which travel next to the rows: task
+# reports, watermark updates, late rows and dead letters.
 ORIGIN, EVENT_TIME, SELECTED, CONTROL = (
     "_tg_origin",
     "_tg_event_time",
     "_tg_selected",
     "_tg_control",
 )
-# The source partition of a row, if each partition has its own watermark. An origin id contains the
-# partition above these bits.
+# The source partition of a row, if each partition has its own watermark. ORIGIN packs both numbers:
+# the partition is in the bits above PARTITION_SHIFT, the source in those below.
 PARTITION, PARTITION_SHIFT = "_tg_partition", 32
-# The event time of a malformed record: it is only counted.
+# The event time of a malformed record, which does not advance the watermark and is only counted.
 MALFORMED_EVENT_TIME = -(2**63)
 # The processing time of the epoch, for windows over processing time.
 NOW = "_tg_now"
@@ -43,12 +44,12 @@ RECORD_FILE, RECORD_LINE = "_tg_path", "_tg_line"
 # The columns of rows on their way to a stateful operator: a hash of the keys, the number of rows
 # that a row stands for, and its weight in a changelog.
 HASH, ROWS, WEIGHT = "_hash", "_rows", "_weight"
-# The first column of these rows is a number whose meaning depends on the operator. It is the same
-# column for all of them, so that every store can keep the groups of every aggregate.
+# The first column of shuffled and stored rows is a number whose meaning depends on the operator.
+# Its name is always the same, so that every store can keep the groups of every aggregate.
 # - PANE: in a window aggregate, the start of the pane that a row belongs to; 0 without windows.
 # - STORE_TIME: the time by which a store sorts a row and the watermark emits, closes or drops it.
 # - GROUP_ID: in OVER and MATCH_RECOGNIZE, the row, frame, partition or match that is aggregated.
 PANE = STORE_TIME = GROUP_ID = "_pane"
-# How many input rows a row stands for: of a group, including retractions; or including the rows
-# that a task dropped before the shuffle, to count late rows.
+# The number of input rows that a row stands for, to count late rows. In a group it counts additions
+# and retractions; elsewhere it includes the rows that were dropped before the shuffle.
 INPUT_ROWS = "_input_rows"

@@ -205,8 +205,8 @@ def test_rejects_a_marker_ahead_of_the_manifest(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1, 2)
-    assert "at epoch 1" in rejected(tmp_path, committed(1))
-    assert "ahead of the pipeline" in rejected(tmp_path, FRESH)
+    assert "last epoch is 1" in rejected(tmp_path, committed(1))
+    assert "has not committed" in rejected(tmp_path, FRESH)
 
 
 def test_rejects_a_marker_of_another_generation(tmp_path: Path) -> None:
@@ -288,12 +288,12 @@ def test_rejects_columns_that_differ_from_existing_files(tmp_path: Path) -> None
     sink.recover(FRESH)
     run(sink, 0)
     for columns, difference in [
-        ([("a", "STRING"), ("b", "STRING")], "the column a was BIGINT and is now STRING"),
-        ([("a", "BIGINT")], "the column b STRING is missing"),
-        ([("a", "BIGINT"), ("b", "STRING"), ("c", "INT")], "the column c INT is new"),
+        ([("a", "STRING"), ("b", "STRING")], "the column a changed from BIGINT to STRING"),
+        ([("a", "BIGINT")], "the column b STRING was removed"),
+        ([("a", "BIGINT"), ("b", "STRING"), ("c", "INT")], "the column c INT was added"),
         (
             [("a", "BIGINT"), ("B", "STRING")],
-            "the column b STRING is missing; the column B STRING is",
+            "the column b STRING was removed; the column B STRING was",
         ),
     ]:
         assert difference in layout_differences(tmp_path, committed(0), columns=tuple(columns))
@@ -304,14 +304,14 @@ def test_rejects_columns_that_differ_from_existing_files(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("before", "now", "difference"),
     [
-        ("", ", format = 'json'", "format was parquet and is now json"),
-        ("", ", partition_by = 'a'", "partition_by was nothing and is now a"),
+        ("", ", format = 'json'", "format changed from parquet to json"),
+        ("", ", partition_by = 'a'", "partition_by changed from nothing to a"),
         (
             ", format = 'csv'",
             ", format = 'csv', header = false",
-            "header was True and is now False",
+            "header changed from True to False",
         ),
-        (", format = 'csv'", ", format = 'csv', delimiter = ';'", "delimiter was , and is now ;"),
+        (", format = 'csv'", ", format = 'csv', delimiter = ';'", "delimiter changed from , to ;"),
     ],
 )
 def test_rejects_options_that_differ_from_existing_files(
@@ -327,7 +327,7 @@ def test_rejects_options_that_differ_from_existing_files(
     sink.publish(EpochId(0, 0), writer_factory.finish())
     assert difference in layout_differences(tmp_path, committed(0), options=now, columns=columns)
     if "csv" in before:
-        difference = "the columns were a, b and are now b, a"
+        difference = "the order of columns changed from a, b to b, a"
         assert difference in layout_differences(
             tmp_path, committed(0), options=before, columns=columns[::-1]
         )

@@ -50,6 +50,27 @@ def test_rejects_emit_every_over_sessions() -> None:
 
 
 @pytest.mark.parametrize(
+    ("query", "instead"),
+    [
+        ("SELECT v FROM history LIMIT 3", "row_number() OVER (ORDER BY v) <= 3"),
+        (
+            "SELECT v FROM history ORDER BY v DESC LIMIT 3 OFFSET 2",
+            "row_number() OVER (ORDER BY v DESC) BETWEEN 3 AND 5",
+        ),
+        (
+            "SELECT v FROM history ORDER BY v DESC",
+            "row_number() OVER (ORDER BY v DESC) <= 10",
+        ),
+    ],
+)
+def test_hints_of_sort_and_limit_run(query: str, instead: str) -> None:
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(query))
+    assert f"QUALIFY {instead}" in (caught.value.hint or "")
+    check_runnable(stream_of(f"SELECT v FROM history QUALIFY {instead}"))
+
+
+@pytest.mark.parametrize(
     ("unbounded", "marked", "alternative"),
     [
         (

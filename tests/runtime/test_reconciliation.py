@@ -92,8 +92,8 @@ def test_operators_are_identified_by_fingerprint_not_position() -> None:
 @pytest.mark.parametrize(
     ("operators", "message"),
     [
-        ([("w", "1")], "other operators than at its last epoch: j, w then, w now"),
-        ([], "j, w then, none now"),
+        ([("w", "1")], "since its last epoch: from j, w to w"),
+        ([], "from j, w to none"),
         ([("w", "9"), ("j", "2")], "in or below w: the stored state belongs to the previous query"),
     ],
 )

@@ -50,7 +50,7 @@ def test_checks_replaced_stream_before_it_runs(tmp_path: Path) -> None:
     counters, sinks = pipeline.counters["t0"], dict(pipeline.sinks)
     stream = next(iter(harness.catalog.of_type(Stream)))
     other = harness.stream(stream, operators=False)
-    with pytest.raises(DataDirectoryError, match="needs other operators") as rejected:
+    with pytest.raises(DataDirectoryError, match="the operators of the stream") as rejected:
         pipeline.check([other, second])
     assert rejected.value.code == "TG-603"
     assert pipeline.streams["t0"] is first, "nothing is changed"

@@ -40,7 +40,7 @@ def test_csv_header_in_another_order_is_rejected(spark: Any, data: Path, tmp_pat
     (folder / "1.csv").write_text('last,first\nSmith,"A ""n"" n"\n')
     error = failure(spark, data, files_source(folder, "first STRING, last STRING", "csv"))
     assert error.code == "TG-523"
-    assert "it has last, first; declared are first, last" in error.message
+    assert "header: last, first; declared: first, last" in error.message
     script = files_source(folder, "last STRING, first STRING", "csv")
     (row,) = rows_of(run_to_end(data, spark, script, "t"))
     assert row == {"last": "Smith", "first": 'A "n" n'}
@@ -116,7 +116,7 @@ def test_parquet_type_mismatch_names_both_types(spark: Any, data: Path, tmp_path
     folder.mkdir()
     pa.parquet.write_table(pa.table({"a": [1]}), folder / "1.parquet")
     error = failure(spark, data, files_source(folder, "a INT", "parquet"))
-    assert "the column a as INT64, declared is int" in error.message
+    assert "the column a is declared as int, but is INT64" in error.message
     assert "INT64 is BIGINT" in (error.hint or "")
     script = files_source(folder, "a BIGINT", "parquet")
     assert rows_of(run_to_end(data, spark, script, "t")) == [{"a": 1}]

@@ -192,7 +192,7 @@ def test_header_mismatch_names_the_file(spark: Any, data: Path, folder: Path) ->
         read(spark, data, "a INT, b INT", "format = 'csv', files_per_epoch = 1")
     assert caught.value.code == "TG-523"
     assert "2.csv" in caught.value.message
-    assert "it has b, a; declared are a, b" in caught.value.message
+    assert "header: b, a; declared: a, b" in caught.value.message
     assert "in the order of the header" in (caught.value.hint or "")
 
 

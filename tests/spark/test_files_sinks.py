@@ -66,7 +66,7 @@ def test_repeated_script_continues(spark: Any, data: Path, tmp_path: Path) -> No
     assert len(names["parquet"]) == 2 and len(names["csv"]) == 1
     with pytest.raises(RunError) as caught:
         run_script(columns="k, CAST(v AS STRING) AS v")
-    assert "the column v was BIGINT and is now STRING" in caught.value.message
+    assert "the column v changed from BIGINT to STRING" in caught.value.message
     assert "CREATE SINK parquet" in caught.value.render()
     assert stored() == expected + Counter({("c", 3): 3})
     with tidegate.open(data, spark=spark) as session:

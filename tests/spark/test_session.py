@@ -29,7 +29,7 @@ def test_missing_or_old_java_is_one_clear_error(
     with pytest.raises(RunError) as caught:
         require_java()
     assert caught.value.code == "TG-502"
-    assert "needs Java 17 or newer, and there is none" in caught.value.message
+    assert "needs Java 17 or newer, and no Java was found" in caught.value.message
     java = tmp_path / "old" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_292\"' >&2\n")
@@ -217,7 +217,7 @@ def test_spark_connect_is_rejected(data: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_other_master_than_the_running_spark_is_rejected(spark: Any, data: Path) -> None:
-    with pytest.raises(RunError, match=r"Spark runs in this process already, on local\[2\]"):
+    with pytest.raises(RunError, match=r"this process already runs Spark, on local\[2\]"):
         own_session("spark://nowhere:7077", data)
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:

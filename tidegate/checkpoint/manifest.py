@@ -1,4 +1,4 @@
-"""The manifest: the commit record of an epoch, with all that a pipeline needs to continue after it.
+"""The manifest: the commit record of an epoch, from which a pipeline continues after a restart.
 
 A manifest is stored as readable JSON with a checksum over its content.
 """
@@ -65,11 +65,10 @@ class StreamCheckpoint:
 
 @dataclass(frozen=True)
 class SinkCheckpoint:
-    """The committables of a sink.
+    """The last committables of a sink, with the epoch and generation in which they were staged.
 
-    A manifest that was written without running an epoch, for example after DROP STREAM, repeats the
-    committables of the previous manifest, because they may not have been published yet. `epoch` and
-    `generation` are those in which they were staged.
+    A manifest that is written without running an epoch, for example after DROP STREAM, repeats the
+    committables of the previous manifest, because they may not have been published yet.
     """
 
     stream: str
@@ -82,7 +81,7 @@ class SinkCheckpoint:
     stream_rows_at_last_epoch: int | None = None
 
     def with_last_epoch_of(self, previous: SinkCheckpoint | None) -> SinkCheckpoint:
-        """Return this checkpoint with the last epoch of `previous` if it has no committables."""
+        """Return this checkpoint; without committables, with the last epoch of `previous`."""
         if self.committables:
             return self
         if previous is None or previous.stream != self.stream:
@@ -104,9 +103,9 @@ class EpochRange:
 
 @dataclass(frozen=True)
 class RestoreRecord:
-    """A RESTORE that was run: the restored generation and epoch, and the first epoch after it.
+    """A RESTORE: the generation and epoch that were restored, and the first epoch after it.
 
-    The epochs between the two are not part of the pipeline's history any more.
+    RESTORE has removed the epochs between the two from the pipeline's lineage.
     """
 
     generation: int
@@ -140,11 +139,14 @@ class Manifest:
         return (*ranges, EpochRange(self.generation, first, self.epoch))
 
     def includes(self, generation: int, epoch: int) -> bool:
-        """Return whether an epoch is one of those that led to this manifest."""
+        """Return whether an epoch is in the lineage."""
         return any(epochs.contains(generation, epoch) for epochs in self.lineage)
 
     def restored_as(self, generation: int, epoch: int) -> Manifest:
-        """Return the same content as a later epoch; the epochs in between are rolled back."""
+        """Return the manifest of a RESTORE: this content as an epoch of a new generation.
+
+        The epochs between this one and `epoch` are rolled back.
+        """
         restore = RestoreRecord(self.generation, self.epoch, epoch)
         return replace(self, generation=generation, epoch=epoch, restores=[*self.restores, restore])
 
@@ -183,7 +185,7 @@ class Manifest:
 
 
 def epoch_stamp(generation: int, epoch: int) -> str:
-    """Return a text that names an epoch and sorts like the manifests."""
+    """Return the name of an epoch in file names. Stamps sort in the order of epochs."""
     return f"{generation:03d}-{epoch:012d}"
 
 

@@ -454,7 +454,7 @@ class SinkFactory(Protocol):
 
 
 def balance_splits(splits: Iterable[tuple[int, Split]], tasks: int) -> list[list[Split]]:
-    """Distribute splits, given with their sizes, so that all tasks read about the same."""
+    """Distribute splits, which are given with their sizes, so that tasks read about the same."""
     balanced: list[list[Split]] = [[] for _ in range(tasks)]
     loads = [0] * tasks
     for size, split in sorted(splits, key=lambda item: -item[0]):
@@ -465,25 +465,25 @@ def balance_splits(splits: Iterable[tuple[int, Split]], tasks: int) -> list[list
 
 
 def sink_ahead_error(message: str, remedies: str, last: EpochId | None) -> TidegateError:
-    """Return the error for a sink that has rows which the pipeline does not know about.
+    """Return the error for a sink that contains rows of epochs outside the pipeline's lineage.
 
     If the pipeline has committed an epoch, the hint also offers to keep these rows.
     """
-    at, leave = "", ""
+    newest, keep = "", ""
     if last is not None:
-        at = f", and the pipeline is at epoch {last.epoch}"
-        leave = (
-            f"; or leave them there: RESTORE FROM CHECKPOINT {last.epoch} WITH (sinks = 'keep'); "
-            "(rows that are read again will then be duplicated)"
+        newest = f"; its last epoch is {last.epoch} of generation {last.generation}"
+        keep = (
+            "; or keep these rows, and accept that rows which are read again are duplicated: "
+            f"RESTORE FROM CHECKPOINT {last.epoch} WITH (sinks = 'keep')"
         )
-    return RunError("TG-525", f"{message}{at}", hint=f"{remedies}{leave}.")
+    return RunError("TG-525", f"{message}{newest}", hint=f"{remedies}{keep}.")
 
 
 def sweep_staged(store: Store, folder: str, committed: CommittedState) -> None:
     """Delete files that were staged for committed epochs, and files that were not finished.
 
-    The names of staged files begin with the stamp of their epoch. Files of the next epoch are kept:
-    a driver that is believed dead may still commit it.
+    The names of staged files begin with the stamp of their epoch. Files of the next epoch are kept,
+    because a zombie driver may still commit it.
     """
     obsolete: list[str] = []
     if committed.last is not None:

@@ -62,8 +62,9 @@ class StepOutput:
 class Operator(Protocol):
     """A stateful operator.
 
-    Reading tasks call `pre_aggregate` on every batch and `combine` on the results before the
-    shuffle. Afterwards `step` runs once per epoch for every key group, also for one without rows.
+    The task that writes the operator's shuffle calls `pre_aggregate` on every batch and `combine`
+    on the results. It reads a source, or it runs the operator upstream. After the shuffle, `step`
+    runs once per epoch for every key group, including key groups without rows.
     """
 
     @property
@@ -87,23 +88,27 @@ class Operator(Protocol):
         """The panes of its windows; in processing time it runs whenever one ends. Usually None."""
 
     def state_format(self) -> tuple[str, ...]:
-        """Return what determines the stored bytes: hand-maintained versions and the schemas.
+        """Return what determines the stored bytes: the format versions of stores, and schemas.
 
-        State that was written with another format is discarded.
+        It is part of the fingerprint, so state in another format does not fit the operator.
         """
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
-        """Reduce a batch in the task that reads it, to keep the shuffle small."""
+        """Select the columns of a batch and reduce its rows before the shuffle.
+
+        Runs in the task that writes the shuffle, whether the rows come from a source or from the
+        operator upstream.
+        """
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
-        """Merge several results of `pre_aggregate` in the task that reads them."""
+        """Merge several results of `pre_aggregate` in the task that writes the shuffle."""
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], progress: TimeProgress
     ) -> StepOutput:
         """Run one epoch of one key group; `inputs` are the shuffled tables by port.
 
-        Must not depend on anything but its arguments: a replayed epoch must emit the same rows.
+        Must depend only on its arguments, because an epoch that runs again must emit the same rows.
         """
 
 
@@ -119,13 +124,13 @@ class KeyGroupState:
     ) -> None:
         self.backend = backend
         self.fingerprint = fingerprint
-        # The single group of an aggregate without keys is in the first key group.
+        # Whether this is key group 0, which has the single group of an aggregate without keys.
         self.is_first_key_group = is_first_key_group
         self.meta: dict[str, Any] = {}
         self.inline: dict[bytes, bytes | memoryview] = {}
         # Gauges and counters of the operator's report: groups, open windows, rows.
         self.metrics: dict[str, int] = {}
-        # The processing-time timer: when the operator has output even if no rows arrive.
+        # The processing-time timer: when the operator must run even if no rows arrive.
         self.timer_us: int | None = None
 
     @property

@@ -22,7 +22,7 @@ from tidegate.state.state_file import StateBackend
 # The key of the header: the watermarks, the operator's fingerprint and the small state.
 _HEADER_KEY = "header"
 _HEADER = struct.Struct("<I8s")
-# How often an operator in processing time runs without rows if it has no windows.
+# The interval of the processing-time timer of operators in processing time that have no windows.
 _POLL_US = 1_000_000
 Report = dict[str, Any]
 
@@ -43,7 +43,7 @@ class OperatorRunner:
     origin_id: int
     operator: Operator
     ports: tuple[tuple[Origin, ...], ...]
-    # Windows in processing time: the processing time of the epochs takes the watermark's place.
+    # True for windows in processing time: the processing time of the epoch is the watermark.
     by_processing_time: bool = False
     # How far behind the watermark the event times of later output rows can be.
     output_watermark_delay_us: int = 0
@@ -88,7 +88,7 @@ class OperatorRunner:
         return KeyGroupResult(output, update, report)
 
     def _timer_us(self, tracker: WatermarkTracker, state: KeyGroupState) -> int | None:
-        """Return the next timer: when an epoch is needed even if no rows arrive."""
+        """Return the processing time at which an epoch must run even if no rows arrive."""
         if tracker.watermark_us == END_OF_INPUT_US:
             return None
         times = [tracker.next_idle_us(), state.timer_us]
@@ -108,9 +108,10 @@ class OperatorRunner:
     def _load(
         self, backend: StateBackend, first: bool
     ) -> tuple[WatermarkTracker, KeyGroupState, bool]:
-        """Load the watermarks and the state; returns also whether old state was discarded.
+        """Load the watermarks and the state, and return whether old state was discarded.
 
-        The watermarks survive a change of the operator, because a watermark must not go back.
+        State of another fingerprint is discarded. The watermarks are kept in any case, because a
+        watermark must not go back.
         """
         state = KeyGroupState(backend, self.fingerprint, first)
         stored = backend.get(_HEADER_KEY, b"")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 # The watermark of an input that has ended.
 END_OF_INPUT_US = 2**63 - 1
-# The watermark of a partition that exists but has not had a row: it holds the watermark back.
+# The watermark of a partition without rows so far. It holds back the watermark of its origin.
 NO_WATERMARK_US = -(2**63)
 _UPDATE = struct.Struct("<iiqB")
 _JSON = json.JSONEncoder(separators=(",", ":"))
@@ -77,8 +77,8 @@ class _Partition:
 class WatermarkTracker:
     """The watermark of each input port and of the operator; `advance` applies updates.
 
-    A port has the smallest watermark of its partitions that are not idle, the operator the smallest
-    of its ports that are not idle. Watermarks never go back.
+    The watermark of a port is the minimum over its partitions that are not idle. The watermark of
+    the operator is the minimum over its ports that are not idle. Watermarks never go back.
     """
 
     ports: tuple[tuple[Origin, ...], ...]
@@ -110,9 +110,10 @@ class WatermarkTracker:
             )
             self.partitions[key] = _Partition(watermark_us, self.now_us)
         self._end({update.origin for update in updates if update.watermark_us == END_OF_INPUT_US})
-        # Partitions that became idle since the last epoch did so one after the other, each of which
-        # may have released the watermark. A partition that reports idle has reported its watermark
-        # before.
+        # Several partitions may have become idle since the last epoch, and each of them may have
+        # released the watermark for a while. So the watermark advances in steps, one for each
+        # partition that timed out. Partitions that report to be idle follow last, because their
+        # watermark of this epoch counts first.
         for idle_us in [at for at in self._idle_times(previous_us) if at <= self.now_us]:
             self._advance_to(idle_us)
         self._advance_to(self.now_us)

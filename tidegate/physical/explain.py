@@ -18,7 +18,7 @@ def explain(plan: n.Emit, name: str | None = None) -> str:
         f"output: {plan.changelog.value}"
         + (_key_text(plan) if plan.changelog.value != "append" else ""),
         "input: " + ("bounded" if plan.bounded else "unbounded"),
-        "watermark: " + ("yes" if plan.has_watermark else "none"),
+        "watermark: " + ("yes" if plan.has_watermark else "no"),
     ]
     lines = [head, *(f"  {part}" for part in properties), ""]
     lines += _draw(plan, "", "")
@@ -29,7 +29,7 @@ def _key_text(plan: n.Emit) -> str:
     if plan.key is None:
         return ""
     if not plan.key:
-        return " of one row"
+        return ", a single row"
     return " by " + ", ".join(plan.field(column).name for column in plan.key)
 
 

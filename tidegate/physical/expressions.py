@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def text_of(tree: exp.Expr) -> str:
-    """Return SQL without the quotes that ids need."""
+    """Return the SQL of an expression without the backquotes around column ids, for messages."""
     return to_sql(tree).replace("`", "")
 
 
@@ -38,15 +38,15 @@ def expression_text(tree: exp.Expr, node: n.Node) -> str:
     return text_of(tree.copy().transform(named))
 
 
-# ---- Calls of aggregates
+# ---- Aggregate calls
 
 
 @dataclass(frozen=True)
 class CallPlan:
-    """An aggregate call: the function, the SQL of its arguments, and its constants."""
+    """An aggregate call, divided into function, SQL of the arguments, constants and FILTER."""
 
     function: str
-    # The call as the query contains it.
+    # The call with the column names of the query.
     text: str
     arguments: tuple[str, ...]
     constants: tuple[Any, ...]
@@ -55,19 +55,19 @@ class CallPlan:
 
     @property
     def folds_filter(self) -> bool:
-        """True if FILTER can be expressed by making the argument NULL."""
+        """Whether FILTER can be folded into the arguments: where it is false, they become NULL."""
         from tidegate.operators.aggregate.functions import ignores_nulls
 
         return self.function == "count" or ignores_nulls(self.function, self.constants)
 
     @property
     def filtered(self) -> bool:
-        """Return True if the last argument selects rows."""
+        """Whether the last argument is the FILTER condition."""
         return self.filter is not None and not self.folds_filter
 
     @property
     def argument_sql(self) -> list[str]:
-        """The arguments; FILTER is folded into them or added as another one."""
+        """The SQL of the arguments, with FILTER folded into them or added as the last one."""
         if self.filter is None:
             return list(self.arguments)
         if not self.folds_filter:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tidegate.plan.nodes import Node
 
 
-# ---- Why a node cannot run.
+# ---- Why a node cannot run
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """The reason and a hint; `span` if it is not the span of the whole node."""
+    """The reason and a hint. `span` is the part of the SQL at fault; None for the whole node."""
 
     message: str
     hint: str | None = None
@@ -73,7 +73,7 @@ def _none(node: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorKind:
-    """The interface of a stateful node, one instance for each module in `registry`."""
+    """What the physical layer knows about a kind of stateful node. `registry` lists all kinds."""
 
     name: Callable[[Any], str]
     describe: Callable[[Any], str]
@@ -82,16 +82,16 @@ class OperatorKind:
     canonical_form: Callable[[Any, CanonicalWriter], list[str]]
     # The node as Spark SQL for type analysis: columns and types are correct, rows need not be.
     sql: Callable[[Any, SqlWriter], str]
-    # The expressions whose types it must know.
+    # The expressions whose types `build` needs.
     operands: Callable[[Any], Iterator[Operands]] = _none
     # Why a node of this kind cannot run.
     rejections: Callable[[Any], Iterator[Rejection]] = _none
-    # The maximum delay of output rows behind the watermark; None if it is unknown, and the node is
-    # rejected.
+    # How far output rows can be behind the watermark. None: unknown, so the node is rejected.
     output_watermark_delay_us: Callable[[Any], int | None] = _zero
-    # True if a node emits rows neither in an epoch nor when the watermark advances.
+    # True if the node emits all or some of its rows only when its input ends. The second argument
+    # is whether its inputs have watermarks.
     emits_only_at_end: Callable[[Any, bool], bool] = _never
-    # True if it supports EMIT EVERY.
+    # True if the node supports EMIT EVERY.
     supports_emit_every: bool = field(default=False)
 
 
@@ -102,17 +102,14 @@ def _of_stages(node: Any, writer: Any) -> Any:
 def unsupported(
     name: Callable[[Any], str],
     describe: Callable[[Any], str],
+    rejection: Callable[[Any], Rejection],
     canonical_form: Callable[[Any, CanonicalWriter], list[str]] = _of_stages,
     sql: Callable[[Any, SqlWriter], str] = _of_stages,
 ) -> OperatorKind:
-    """Return the kind of a node that is not supported yet."""
+    """Return the kind of a node that is not supported yet; `rejection` states what to write."""
 
     def reject(node: n.Node) -> Iterator[Rejection]:
-        yield Rejection(
-            f"the operator {name(node)} cannot run yet",
-            "projections, filters, UNION ALL, LATERAL VIEW, windows, aggregates, DISTINCT, top-N, "
-            "OVER, interval, window, regular, temporal and ASOF joins run.",
-        )
+        yield rejection(node)
 
     def build(node: n.Node, context: BuildContext) -> BuiltOperator:
         raise AssertionError(f"{name(node)} was rejected")

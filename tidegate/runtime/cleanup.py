@@ -38,10 +38,10 @@ class FileSweeper:
         self._swept_at: int | None = None
 
     def start(self, last: Manifest) -> None:
-        """Collect the needed files, and delete state that failed tasks have left."""
+        """Collect the needed files, and delete state files that failed tasks have left behind."""
         self._needed = {m.stamp: needed_files(m) for m in self.manifests.load_all()}
         self.store.delete(self._orphaned_state(last))
-        # Sweep again after the first epoch: only then an earlier driver cannot commit any more.
+        # Sweep again after the first commit. Until then, a zombie driver could commit its epoch.
         self._swept_at = None
 
     def on_commit(self, manifest: Manifest) -> None:
@@ -59,7 +59,7 @@ class FileSweeper:
         self.store.delete(sorted(_union(expired) - _union(self._needed.values())))
         if self._swept_at is None or manifest.epoch >= self._swept_at + _EPOCHS_BETWEEN_SWEEPS:
             self._swept_at = manifest.epoch
-            # A zombie driver has lost this epoch, so the offset files it has written are garbage.
+            # A zombie driver cannot commit this epoch any more: its offset files are garbage.
             self.store.delete([*self._orphaned_state(manifest), *self._orphaned_offsets()])
 
     def _orphaned_state(self, last: Manifest) -> list[str]:
@@ -107,7 +107,7 @@ def _union(sets: Iterable[set[str]]) -> set[str]:
 
 # ---- Parked streams: streams in a manifest that are not declared any more
 #
-# Their offsets and state are kept. If they are declared again, they continue.
+# Their offsets and state are kept. If they are declared again, they continue where they stopped.
 
 # Returns whether a stream of a pipeline is declared.
 IsDeclared = Callable[[str, str], bool]
@@ -165,7 +165,7 @@ def parked_warning(directory: DataDirectory, catalog: Catalog) -> RunError | Non
 
 @dataclass(frozen=True)
 class PrunedItem:
-    """Something that is removed: what it is, the stream or pipeline it belongs to, its size."""
+    """What `tidegate prune` deletes for a stream or pipeline, with its size in bytes."""
 
     description: str
     name: str

@@ -29,7 +29,7 @@ from tidegate.runtime.planning import PipelineStream
 
 @dataclass
 class ReconciledManifest:
-    """What a pipeline starts from: a manifest that is not written yet, and warnings."""
+    """The manifest that a pipeline starts from, which is not written yet, and warnings."""
 
     manifest: Manifest
     warnings: list[TidegateError] = field(default_factory=list)
@@ -84,7 +84,10 @@ def _find_change(
     old: Mapping[str, OperatorCheckpoint],
     new: Mapping[str, OperatorCheckpoint],
 ) -> DataDirectoryError | None:
-    """Return how a stream changed since its last epoch; raise unless `on_change` allows it."""
+    """Return the change of a stream since its last epoch as an error; None if nothing changed.
+
+    The error is raised if `on_change` does not allow the change.
+    """
     replaced = _replaced_source_error(stream, sources, state)
     replaced = replaced or view_change_error(stream.name, stream.view_definition, state)
     if replaced is not None and stream.on_change != "restart":
@@ -186,8 +189,8 @@ def _operators_error(
     old_names, new_names = sorted(o.name for o in old), sorted(o.name for o in new)
     if old_names != new_names:
         message = (
-            f"the stream {stream.name} needs other operators than at its last epoch: "
-            f"{list_names(old_names)} then, {list_names(new_names)} now"
+            f"the operators of the stream {stream.name} changed since its last epoch: from "
+            f"{list_names(old_names)} to {list_names(new_names)}"
         )
     else:
         fingerprints = {o.fingerprint for o in old}
@@ -202,8 +205,8 @@ def _operators_error(
 def _discarded_warning(stream: PipelineStream, operator: OperatorCheckpoint) -> RunError:
     return RunError(
         "TG-606",
-        f"the operator {operator.name} of the stream {stream.name} changed: its state is "
-        "discarded, and it continues from the committed offsets",
+        f"the operator {operator.name} of the stream {stream.name} changed: it continues from the "
+        "committed offsets without its previous state",
         hint="to start from the beginning: CREATE STREAM … WITH (on_change = 'restart').",
     )
 
@@ -211,8 +214,8 @@ def _discarded_warning(stream: PipelineStream, operator: OperatorCheckpoint) -> 
 def _ended_warning(stream: PipelineStream) -> RunError:
     return RunError(
         "TG-607",
-        f"the stream {stream.name} was run to its end before: all its windows are closed, and new "
-        "rows are late",
+        f"an earlier run with --until-end closed all windows of the stream {stream.name}: new rows "
+        "are late",
         hint="to start from the beginning, rename the stream, or DROP STREAM "
         f"{stream.name} and create it again.",
     )
@@ -280,7 +283,11 @@ def late_row_count(stream: str, operators: Iterable[OperatorCheckpoint]) -> int:
 
 
 def late_offsets(stream: PipelineStream, operators: Iterable[OperatorCheckpoint]) -> dict[str, Any]:
-    """Return the offsets of a stream in the late rows that it reads; it reads all of an epoch."""
+    """Return the offsets, after an epoch, of a stream that reads the late rows of other streams.
+
+    An offset is the number of late rows since the first epoch, because a stream reads all late rows
+    of an epoch in the same epoch.
+    """
     states = tuple(operators)
     return {
         name: {"rows": late_row_count(parent, states)}

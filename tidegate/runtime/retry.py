@@ -12,7 +12,7 @@ from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.storage import StorageError
 
 T = TypeVar("T")
-# Shows an error in the status of the pipeline; None clears it.
+# Shows an error message in the status of the pipeline; None clears it.
 ReportError = Callable[[str | None], None]
 # Sleeps for some seconds; returns False if the pipeline is stopping.
 Wait = Callable[[float], bool]
@@ -22,7 +22,7 @@ MAX_DELAY_S = 60.0
 
 
 def backoff_s(attempt: int) -> float:
-    """Return how long to wait after the given attempt, which counts from 1."""
+    """Return the delay before the next attempt; `attempt` is the number of failed attempts."""
     return min(INITIAL_DELAY_S * 2.0 ** min(attempt - 1, 16), MAX_DELAY_S)
 
 
@@ -50,10 +50,11 @@ PUBLISH = RetryPolicy((TidegateError,), max_attempts=4)
 
 
 def retry(operation: Callable[[], T], policy: RetryPolicy, report: ReportError, wait: Wait) -> T:
-    """Run an operation; retry it as the policy says, with exponential backoff.
+    """Run `operation` and retry the errors of `policy` with exponential backoff.
 
-    Each error that is retried is reported, and the report is cleared after the operation has
-    succeeded. If the pipeline is stopping, the last error is raised.
+    `report` shows each error that is retried in the pipeline's status, and clears it once the
+    operation succeeds. If `wait` returns False, because the pipeline is stopping, the last error is
+    raised.
     """
     for attempt in count(1):
         try:

@@ -1,4 +1,4 @@
-"""Translate Spark's exceptions into one clear error."""
+"""Translates Spark's exceptions into errors with a code, one sentence and a hint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.errors import RunError, SystemUnavailable, TidegateError
 # works. Conditions and parameters come from the exception; the text is parsed only if the exception
 # has no parameters.
 
-# The hint of an error whose cause is not explained further.
+# The hint of an error without a more specific explanation.
 UNEXPLAINED_HINT = "no data was lost; fix the cause and restart, the epoch will be retried."
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\]\s*")
 _SENTENCES = re.compile(r"(?<=\.) +(?=[A-Z])")
@@ -213,17 +213,17 @@ def _file_in(text: str) -> str:
 
 
 def _no_file_system(text: str) -> tuple[str, str] | None:
-    """Explain that Spark's own reader does not know the store of a file."""
+    """Explain that Spark has no file system for the store of a file."""
     if re.search(r'No FileSystem for scheme "|FileSystem not found', text) is None:
         return None
     reason = (
-        "its parquet files have other types than those declared, or lie in folders such as day=1, "
-        "so that Spark's own reader has to read them, which does not know their store"
+        "Spark has no file system for the store of its Parquet files. Spark reads files with other "
+        "types than the declared ones, and files in partition folders such as day=1"
     )
     hint = (
-        "declare the types that the files have and read one folder; or run on a SparkSession with "
-        "the file system of that store, for S3 spark.jars.packages = org.apache.hadoop:hadoop-aws "
-        "in the version of Hadoop that Spark has."
+        "declare the types of the files, and read a single folder; or use a SparkSession with the "
+        "file system of the store. For S3, set spark.jars.packages = "
+        "org.apache.hadoop:hadoop-aws:VERSION, with the version of Hadoop that Spark uses."
     )
     return reason, hint
 
@@ -239,9 +239,9 @@ def _wrong_type(text: str) -> tuple[str, str] | None:
     if match is None:
         return None
     column, declared, actual = match.groups()
-    reason = f"{_file_in(text)} has the column {column} as {actual}, declared is {declared}"
-    hint = "declare the type the file has (INT64 is BIGINT, INT32 is INT, BINARY is STRING) and "
-    return reason, hint + "start again: nothing is lost."
+    reason = f"the column {column} is declared as {declared}, but is {actual} in {_file_in(text)}"
+    hint = "declare the type of the file (INT64 is BIGINT, INT32 is INT, BINARY is STRING) and "
+    return reason, hint + "restart. No data was lost."
 
 
 def _wrong_header(text: str) -> tuple[str, str] | None:
@@ -250,10 +250,10 @@ def _wrong_header(text: str) -> tuple[str, str] | None:
         return None
     file = re.search(r"CSV file: (\S+)", text)
     names = re.search(r"Header: (.+)\n\s*Schema: (.+)", text)
-    shown = f" (it has {names.group(1)}; declared are {names.group(2)})" if names else ""
-    reason = f"the header of {file.group(1) if file else 'a CSV file'} does not fit the columns of "
-    hint = "declare the columns in the order of the header, or set header = false."
-    return reason + f"its source{shown}", hint
+    shown = f" (header: {names.group(1)}; declared: {names.group(2)})" if names else ""
+    name = file.group(1) if file else "a CSV file"
+    reason = f"the header of {name} does not match the columns of its source{shown}"
+    return reason, "declare the columns in the order of the header, or set header = false."
 
 
 def _unreadable(text: str) -> tuple[str, str] | None:
@@ -262,8 +262,8 @@ def _unreadable(text: str) -> tuple[str, str] | None:
     if named is None and "is not a Parquet file" not in text:
         return None
     cause = describe(RuntimeError(text))
-    hint = "replace the file by a readable one of the same name and restart. No data was lost; the "
-    return f"it cannot read {_file_in(text)} ({cause})", hint + "epoch will be retried."
+    hint = "replace the file with a readable one of the same name and restart. No data was lost; "
+    return f"{_file_in(text)} cannot be read ({cause})", hint + "the epoch will be retried."
 
 
 _EXPLAINERS: tuple[tuple[str, Callable[[str], tuple[str, str] | None]], ...] = (

@@ -67,8 +67,8 @@ BUILD_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-# Most Java code runs rarely here, so only hot code gets the optimizing compiler: otherwise
-# compilation takes most of the time in the first minutes.
+# Most Java code runs rarely in small epochs, so only hot code is worth the optimizing compiler.
+# Otherwise compilation takes most of the time in the first minutes.
 _LATER = {
     "Tier4InvocationThreshold": 50_000,
     "Tier4MinInvocationThreshold": 10_000,
@@ -106,7 +106,10 @@ CLUSTER_CONF = {
 def own_session(
     master: str | None, log_file: Path, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start Spark, or join the one this process already has; its noise goes to the log file."""
+    """Start Spark, or use the session that this process already has.
+
+    Spark's output goes to the log file.
+    """
     if (master or "").startswith("sc:") or "SPARK_REMOTE" in os.environ:
         raise _connect_rejected()
     settings = dict(conf or {})
@@ -141,7 +144,7 @@ def own_session(
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep the handler of Ctrl-C: Spark's handler would cancel running jobs."""
+    """Keep this process's handler of Ctrl-C. Spark's handler would cancel running jobs."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -154,37 +157,40 @@ def _own_interrupts() -> Iterator[None]:
 
 
 def _joined(master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """Use the Spark session that this process already has, like a borrowed one."""
+    """Return a session on the Spark that this process already runs, as for a borrowed session."""
     session = SparkSession.builder.getOrCreate()
     running = session.sparkContext.master
     if master is not None and not master.startswith("local") and running != master:
         raise RunError(
             "TG-506",
-            f"Spark runs in this process already, on {running}",
-            hint="stop it first, or start another process for the cluster.",
+            f"this process already runs Spark, on {running}",
+            hint="stop that session first, or use another process for the cluster.",
         )
     if settings:
         raise RunError(
             "TG-506",
-            f"Spark runs in this process already, without {', '.join(settings)}",
-            hint="give it these settings when it is started.",
+            f"this process already runs Spark, without the settings {', '.join(settings)}",
+            hint="pass the settings when that Spark session is started.",
         )
     return borrowed_session(session)
 
 
 def _require_free(settings: Mapping[str, str]) -> None:
-    """Set the SQL configuration that determines the meaning of queries."""
+    """Reject SQL settings that Tidegate fixes, because they change the meaning of queries."""
     for key in settings:
         if key.startswith("spark.sql.") and not key.startswith(_KEPT):
             raise RunError(
                 "TG-207",
-                f"{key} is the same for every stream, and cannot be set",
-                hint="leave it out.",
+                f"{key} cannot be set: Tidegate fixes it, so that queries mean the same everywhere",
+                hint="remove this setting.",
             )
 
 
 def borrowed_session(spark: SparkSession) -> SparkSession:
-    """Return a session on the user's Spark with its own settings; the user's is unchanged."""
+    """Return a session on the user's Spark with its own settings.
+
+    The user's session is not changed.
+    """
     if not isinstance(spark, SparkSession):
         raise _connect_rejected()
     clone = spark._jsparkSession.cloneSession()
@@ -202,7 +208,7 @@ def _connect_rejected() -> RunError:
 
 
 def _configured(spark: SparkSession) -> SparkSession:
-    # PySpark prints every rejected statement as JSON with a stack trace; we render our own.
+    # PySpark logs every rejected statement as JSON with a stack trace; Tidegate reports the error.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     for key in spark.conf.getAll:
@@ -225,10 +231,9 @@ def require_java() -> None:
         where = f" at JAVA_HOME={home}" if home else ""
         raise RunError(
             "TG-502",
-            f"Tidegate runs on Spark, which needs Java {JAVA_MINIMUM} or newer, and there is none"
-            f"{where}",
-            hint="install one, for example apt-get install openjdk-17-jre-headless, or point "
-            "JAVA_HOME to it.",
+            f"Spark needs Java {JAVA_MINIMUM} or newer, and no Java was found{where}",
+            hint="install it, for example apt-get install openjdk-17-jre-headless, or set "
+            "JAVA_HOME to its directory.",
         )
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(\d+)(?:\.(\d+))?', shown)
@@ -238,13 +243,13 @@ def require_java() -> None:
         raise RunError(
             "TG-502",
             f"Spark needs Java {JAVA_MINIMUM} or newer, but {java} is Java {major}",
-            hint="install a newer one, or point JAVA_HOME to it.",
+            hint="install a newer version, or set JAVA_HOME to its directory.",
         )
 
 
 @contextlib.contextmanager
 def _stderr_to(log_file: Path) -> Iterator[None]:
-    """Let the JVM inherit a log file as its stderr and stdout; ours come back at once."""
+    """Redirect stdout and stderr to a log file while the JVM starts and inherits them."""
     if SparkContext._gateway is not None:
         yield
         return

@@ -307,8 +307,7 @@ class DeltaSink:
     def _ahead_error(self, published: EpochId, last: EpochId | None) -> TidegateError:
         return sink_ahead_error(
             f"the table {self.options['path']} contains epoch {published.epoch} of generation "
-            f"{published.generation} of {self.label}, which is ahead of the pipeline, or of "
-            "another generation",
+            f"{published.generation} of {self.label}, which this pipeline has not committed",
             "restore the data directory that belongs to this table, or write to another table",
             last,
         )

@@ -69,20 +69,20 @@ class FileLayout:
     def changes(self, before: FileLayout) -> list[str]:
         """Describe how this layout differs from an earlier one."""
         changes = [
-            f"{name} was {_format(old)} and is now {_format(new)}"
+            f"the option {name} changed from {_format(old)} to {_format(new)}"
             for name in ("format", "partition_by", *_TEXT_OPTIONS)
             if (old := getattr(before, name)) != (new := getattr(self, name))
         ]
         was, now = dict(before.columns), dict(self.columns)
-        changes += [f"the column {name} {was[name]} is missing" for name in was if name not in now]
-        changes += [f"the column {name} {now[name]} is new" for name in now if name not in was]
+        changes += [f"the column {name} {was[name]} was removed" for name in was if name not in now]
+        changes += [f"the column {name} {now[name]} was added" for name in now if name not in was]
         changes += [
-            f"the column {name} was {was[name]} and is now {now[name]}"
+            f"the column {name} changed from {was[name]} to {now[name]}"
             for name in was
             if name in now and was[name].lower() != now[name].lower()
         ]
         if not changes and self.format == "csv" and list(was) != list(now):
-            changes = [f"the columns were {', '.join(was)} and are now {', '.join(now)}"]
+            changes = [f"the order of columns changed from {', '.join(was)} to {', '.join(now)}"]
         return changes
 
 
@@ -225,24 +225,33 @@ class FilesSink:
         """Reject files or a marker of epochs that the manifest does not know."""
         if self.last is None and stored:
             raise self._ahead_error(
-                f"contains epochs up to {max(stored).epoch}", "is missing", None
+                f"contains epochs up to {max(stored).epoch}",
+                f"but its commit marker {self._marker_uri} is missing",
+                None,
             )
         if self.last is not None and self.last.epoch >= 0 and not committed.contains(self.last):
             raise self._ahead_error(
                 f"contains epoch {self.last.epoch} of generation {self.last.generation}",
-                "is ahead of the pipeline, or of another generation",
+                f"which this pipeline has not committed (commit marker: {self._marker_uri})",
                 committed.last,
             )
         unknown = [epoch for epoch in stored if not committed.contains(epoch)]
         if unknown:
             last = self.last.epoch if self.last is not None else -1
-            contents = f"contains epochs up to {max(unknown).epoch}"
-            raise self._ahead_error(contents, f"contains epoch {last}", committed.last)
+            raise self._ahead_error(
+                f"contains epochs up to {max(unknown).epoch}",
+                "which this pipeline has not committed (its commit marker "
+                f"{self._marker_uri} contains epoch {last})",
+                committed.last,
+            )
 
-    def _ahead_error(self, contents: str, marker: str, last: EpochId | None) -> TidegateError:
+    @property
+    def _marker_uri(self) -> str:
+        return f"{self.store.uri}/{self.internal}/{_MARKER}"
+
+    def _ahead_error(self, contents: str, problem: str, last: EpochId | None) -> TidegateError:
         return sink_ahead_error(
-            f"{self.options['path']} {contents} of the sink {self.context.sink.name}, but its "
-            f"commit marker {self.store.uri}/{self.internal}/{_MARKER} {marker}",
+            f"{self.options['path']} {contents} of the sink {self.context.sink.name}, {problem}",
             "restore the data directory and the marker that belong to these files, or write "
             "to another path",
             last,

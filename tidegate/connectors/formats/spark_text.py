@@ -175,13 +175,13 @@ class TextFiles:
         ]
         fits = f"exists(array({values}), name -> {' AND '.join(same)})"
         declared = string_literal(
-            f"; declared are {', '.join(names)})\nHint: declare the columns in the order of the "
+            f"; declared: {', '.join(names)})\nHint: declare the columns in the order of the "
             "header, or set header = false.\n"
         )
         header = f"replace({text}, {string_literal(self.options['delimiter'])}, ', ')"
         error = (
             f"concat('error[TG-523]: the header of ', {RECORD_FILE}, ' does not match the columns "
-            f"of its source (it has ', {header}, {declared})"
+            f"of its source (header: ', {header}, {declared})"
         )
         stop = f"CAST(raise_error({error}) AS BOOLEAN)"
         return f"CASE WHEN {fits} THEN false ELSE {stop} END"

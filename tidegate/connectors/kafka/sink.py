@@ -118,7 +118,7 @@ class KafkaSink:
         self.last = marker.epoch if marker else self._published_epoch(committed, unknown)
         if self.last is not None and self.last.epoch >= 0 and not committed.contains(self.last):
             raise self._ahead(self.last, committed)
-        # Write the marker with the new instance id: a process that is believed dead then stops.
+        # Write the marker with the new instance id, which stops a zombie driver.
         self._write((), self.last or EpochId(0, -1))
         epoch = committed.committables_epoch
         if epoch is not None and (self.last is None or self.last < epoch):
@@ -153,8 +153,9 @@ class KafkaSink:
     def _published_epoch(self, committed: CommittedState, unknown: TidegateError) -> EpochId | None:
         """Return the last published epoch if the marker is missing or cannot be read.
 
-        Either nothing was ever published, or the data directory must confirm that the last staged
-        epoch was: publishing it again would duplicate its rows. Otherwise raise `unknown`.
+        The data directory also records it. If that record is not the last staged epoch, it is
+        unknown whether the topic contains this epoch, and publishing it again could duplicate its
+        rows: raise `unknown`.
         """
         staged = committed.staged_epoch
         if staged is None or staged.generation < committed.keep_before_generation:
@@ -193,10 +194,10 @@ class KafkaSink:
 
     def _ahead(self, marker: EpochId, committed: CommittedState) -> TidegateError:
         return sink_ahead_error(
-            f"the topic {self.topic} has epoch {marker.epoch} of generation {marker.generation} of "
-            f"the sink {self.context.sink.name}, which is ahead of the pipeline, or of another "
-            "generation",
-            "restore the data directory that belongs to it, or choose another topic",
+            f"the topic {self.topic} contains epoch {marker.epoch} of generation "
+            f"{marker.generation} of the sink {self.context.sink.name}, which this pipeline has "
+            "not committed",
+            "restore the data directory that belongs to this topic, or write to another topic",
             committed.last,
         )
 

@@ -294,8 +294,8 @@ class PostgresSink:
     def _ahead_error(self, published: EpochId, last: EpochId | None) -> TidegateError:
         return sink_ahead_error(
             f"the table {self._target_name} contains epoch {published.epoch} of generation "
-            f"{published.generation} of the sink {self.name}, which is ahead of the pipeline, or "
-            "of another generation",
+            f"{published.generation} of the sink {self.name}, which this pipeline has not "
+            "committed",
             "restore the data directory that belongs to this table, or write to another table",
             last,
         )

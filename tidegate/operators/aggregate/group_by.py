@@ -23,9 +23,9 @@ from tidegate.state.codec import schema_text
 
 
 class GroupByOperator:
-    """Base class of GROUP BY operators: rows are pre-aggregated in the task that reads them.
+    """Base class of GROUP BY operators: rows are pre-aggregated before the shuffle.
 
-    If late rows are emitted, rows are shuffled as they are and pre-aggregated after the late ones
+    If late rows are emitted, rows are shuffled unchanged, and pre-aggregated after the late ones
     have been removed.
     """
 
@@ -77,22 +77,28 @@ class GroupByOperator:
 # ---- The state of groups that are updated: accumulator states, or the rows themselves
 #
 # Accumulator states are small, and a retraction subtracts from them without checking that its row
-# exists. With a time to live, a retraction can arrive for a row that has expired; then rows are
-# stored, because only they show that the retraction must be dropped.
+# exists. With a time to live, a retraction can arrive for a row that has expired and must be
+# dropped. Only stored rows show this, so rows are stored then.
 
 
 class GroupStateFormat(Protocol):
     """How groups are stored: as tables that start with the pane, the hash and the keys.
 
-    A *change* has the additions and retractions of some rows, by group. An *update* is the stored
-    form of a change.
+    A *change* is the effect of some rows on their groups. An *update* is what is stored for a
+    change. For example, group `a` of `sum(x)` has the state 10 from two rows. An epoch adds a row
+    with x = 5 and retracts the one with x = 3:
+
+    - `AccumulatorStateFormat`: the change is +2 and no more rows; the update is the new state, 12
+      from two rows. The last update of a group is its state.
+    - `RowStateFormat`: change and update are both the rows (a, 5) with weight 1 and (a, 3) with
+      weight −1. All updates of a group together are its state.
     """
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]: ...
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        """Return the change of rows."""
+        """Return the change that these rows cause."""
 
     def combine(self, tables: Tables) -> Tables:
         """Merge changes."""
@@ -104,17 +110,17 @@ class GroupStateFormat(Protocol):
         """Merge updates, in the order in which they were stored."""
 
     def drop_deleted(self, tables: Tables) -> Tables:
-        """Return the groups or rows that exist after merging all changes or updates of a group."""
+        """Remove groups or rows that do not exist, from merged changes or updates of groups."""
 
     def drop_unknown_retractions(self, old: Tables, change: Tables) -> tuple[Tables, int]:
-        """Remove retractions of rows that do not exist from a change, and count them."""
+        """Remove retractions of rows that do not exist from a change; return their number too."""
 
     def evaluate(self, tables: Tables) -> pa.Table:
-        """Return the results of existing groups: PANE, HASH, keys, and one column per call."""
+        """Return the results of groups: PANE, HASH, the keys, and one column per call."""
 
 
 class AccumulatorStateFormat:
-    """Stores the states of accumulators. The row of every retraction must exist."""
+    """Stores the states of accumulators. Every retraction must belong to an existing row."""
 
     def __init__(self, spec: GroupSpec, single: bool) -> None:
         self.aggregator = Aggregator(spec)

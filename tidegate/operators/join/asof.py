@@ -1,9 +1,9 @@
-"""Temporal and ASOF joins: each left row with the right row that is nearest in time.
+"""Temporal and ASOF joins: join each left row with the right row that is nearest in time.
 
 A left row is emitted when the watermark proves that no nearer right row can arrive. It is pending
-until the watermark passes the time at which its lookup starts. A backward lookup is final then. A
-forward lookup is final when it has found a right row that the watermark has passed, or when the
-watermark passes the end of its bounds; until then the left row is stored as unmatched.
+until the watermark passes the time at which its lookup starts. Then a backward lookup is final. A
+forward lookup is final when it finds a right row that the watermark has passed, or when the
+watermark passes the end of its bounds. Until then the left row is stored as unmatched.
 """
 
 from __future__ import annotations
@@ -60,12 +60,17 @@ NO_MATCH = -1
 
 @dataclass(frozen=True)
 class AsofBounds:
-    """Which right row matches a left row: left − right lies in [lower, upper].
+    """The rule that selects the right row of a left row, among those with the same key.
 
-    An open end excludes the bound; None means unbounded. A backward lookup matches the largest
-    right value, a forward lookup the smallest, and NEAREST the closest one, the smaller of two at
-    the same distance. Among equal values the last arrival matches. With `only_first_version`,
-    only the smallest right value of the key can match, the first arrival among equal ones.
+    Candidates are right rows whose distance, left value − right value, is in [lower, upper]. None
+    means unbounded, and an open end excludes the bound itself. Of the candidates,
+
+    - BACKWARD selects the one with the largest value, FORWARD the one with the smallest;
+    - NEAREST selects the closest one, and at the same distance the one with the smaller value.
+
+    Of equal values, the last arrival is selected. With
+    `only_first_version`, a left row matches only the version with the smallest value
+    of the key, and the first arrival of equal ones.
     """
 
     direction: str
@@ -112,7 +117,7 @@ class AsofBounds:
         return np.where(takes_before, before, after)
 
     def _within_bounds(self, matches: Ints, left: Values, right: Values) -> Ints:
-        """Drop matches beyond the far bound; the lookup has observed the near one."""
+        """Drop matches beyond the far bound. The lookup has already respected the near bound."""
         difference = left - right[matches]
         within = matches != NO_MATCH
         if self.upper is not None and self.direction != FORWARD:
@@ -123,9 +128,10 @@ class AsofBounds:
 
 
 class _SortedIndex:
-    """The right side, sorted by key, value and arrival.
+    """The right rows, sorted by key, value and arrival.
 
-    A position is `id * width + rank of the value`. Rank 0 is before all values of the key.
+    A key and a value are one number, `id * width + rank of the value`, so that one binary search
+    finds both. Rank 0 sorts before all values of the key.
     """
 
     def __init__(self, ids: Ints, values: Values) -> None:
@@ -192,15 +198,15 @@ def as_numbers(left: pa.ChunkedArray, right: pa.ChunkedArray) -> tuple[Values, V
     return values[: len(left)], values[len(left) :]
 
 
-# ---- The right side, as long as left rows can match it
+# ---- Stored right rows
 #
-# Rows that are final one by one are stored by time. Of the rows below the floor, a backward lookup
-# only needs one row per key: the one that later left rows would match.
+# Recent rows, from the floor on, are stored by time. Of the rows below the floor, a backward lookup
+# needs only one row per key: the one that later left rows would match.
 
 
 @dataclass(frozen=True)
 class AsofRetention:
-    """How long right rows are kept, by the bounds in microseconds."""
+    """How long right rows are kept. The bounds are in microseconds."""
 
     bounds: AsofBounds
 
@@ -216,7 +222,7 @@ class AsofRetention:
         return self.bounds.direction != FORWARD
 
     def expiry_us(self, times: Ints) -> Ints:
-        """Return the watermarks from which on no left row can match rows of these times."""
+        """Return, for right rows of these times, the watermark from which no left row matches."""
         bounds = self.bounds
         assert bounds.upper is not None, "without a bound rows never expire"
         start = min(0, int(bounds.lower or 0)) if bounds.direction == BACKWARD else 0
@@ -243,7 +249,7 @@ class RightRowStore:
         self.last = SortedRunStore(state, (schema,), self._last_per_key, due=due, name="last")
 
     def add(self, rows: pa.Table, previous_watermark_us: int | None) -> tuple[pa.Table, pa.Table]:
-        """Store rows; returns those below the floor, and those of them that no row can match."""
+        """Store rows; return those below the floor, and those of them that no row can match."""
         late = rows.slice(0, 0)
         if previous_watermark_us is not None and rows.num_rows:
             is_late = int_column(rows, STORE_TIME) < self.retention.floor_us(previous_watermark_us)
@@ -321,11 +327,11 @@ _INT = pa.int64()
 
 @dataclass(frozen=True)
 class AsofJoin:
-    """A temporal or ASOF join by event time; times are whole microseconds.
+    """A temporal or ASOF join by event time, in microseconds.
 
-    `versions`: right rows may be tombstones, which end the previous version. `retracts`: left rows
-    have a weight, and a row that is retracted while it is pending is never emitted. `with_op`:
-    output rows have the changelog column, always as inserts.
+    With `versions`, a right row may be a tombstone, which ends the previous version. With
+    `retracts`, left rows have a weight, and a row that is retracted while it is pending is never
+    emitted. With `with_op`, output rows have the changelog column, which is always INSERT.
     """
 
     condition: JoinCondition
@@ -471,7 +477,7 @@ class _Epoch:
         return pa.table(columns, schema=join.pending_schema)
 
     def add_right(self, parts: list[Tables]) -> tuple[pa.Table, pa.Table]:
-        """Store new right rows; returns the late ones, and those of them that no row can match."""
+        """Store new right rows; return the late ones, and those of them that no row can match."""
         rows = concat(parts)[0] if parts else self.join.shuffle_schemas[1][0].empty_table()
         rows = number_arrivals(self.state, rows).select(self.join.right_schema.names)
         return self.right.add(rows, self.progress.previous_watermark_us)
@@ -536,9 +542,9 @@ class _Epoch:
     def look_forward(
         self, new: pa.Table, late_right: pa.Table, unused: pa.Table, watermark_us: int
     ) -> pa.Table:
-        """Emit the left rows whose lookup is final; returns the late right rows without a match.
+        """Emit the left rows whose lookup is final; return the late right rows without a match.
 
-        Right rows that are late may still match left rows that look forward.
+        A late right row may still match a left row that looks forward.
         """
         final = self.right.load_final(watermark_us)
         ready = self._start_forward(self.take_ready(new, watermark_us), final)
@@ -573,7 +579,7 @@ class _Epoch:
         return replace(bounds, direction=FORWARD, upper=-1)
 
     def _start_forward(self, rows: pa.Table, final: pa.Table) -> pa.Table:
-        """Return ready rows as unmatched rows: with their expiry and their backward match."""
+        """Convert ready rows to unmatched rows: add their expiry and their backward match."""
         bounds, times = self.join.bounds, int_column(rows, TIME)
         expiry = np.full(rows.num_rows, END_OF_INPUT_US, np.int64)
         if bounds.lower is not None:

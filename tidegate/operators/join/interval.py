@@ -1,8 +1,8 @@
-"""Interval joins: rows match by their keys and by the distance of their times.
+"""Interval joins: rows match by their keys and by the distance between their times.
 
-Both sides are stored until the watermark proves that no match can arrive, by the watermark at which
-that is the case. A pair is emitted in the epoch that completes it, a row of an outer side without a
-match when no match can arrive.
+A row is stored until the watermark passes the last time of the other side that it can match. The
+stores are sorted by this time. A pair is emitted in the epoch in which its second row arrives. A
+row of an outer side without a match is emitted when the watermark proves that none can arrive.
 """
 
 from __future__ import annotations
@@ -45,11 +45,14 @@ _HASH_BITS = 20
 class IntervalJoin:
     """A join with left time − right time in [lower, upper].
 
-    A row is closed, and late, once the watermark is `close_delay_us` past its time: 1 for event
-    times, 0 for window ends. With `at_close` a pair waits until its row of the outer side (or else
-    the left row) cannot get more matches.
+    A row is late if the watermark has reached its time plus `close_delay_us`. The delay is 1 for
+    event times and 0 for window ends.
 
-    `late_rows` and `starts` are by port; `starts` are the columns with the start of a row's window.
+    With `at_close`, pairs are held until they are final: until the watermark proves that no more
+    matches of the outer row can arrive. In an INNER join this is the left row, in a FULL join both.
+
+    `late_rows` and `starts` have an element per port. `starts` are the columns with the start of a
+    row's window.
     """
 
     condition: JoinCondition
@@ -135,7 +138,7 @@ class _Epoch:
             TimeBucketStore(self.state, (join.stored_schema(port),), None, _SIDES[port])
             for port in (0, 1)
         ]
-        # The ids of stored rows that have had a match, for the sides of which that is tracked.
+        # The ids of stored rows that have had a match, for sides whose matches are tracked.
         id_schema = (pa.schema([(STORE_TIME, pa.int64()), (ID, pa.int64())]),)
         self.matched = [
             TimeBucketStore(self.state, id_schema, _distinct_ids, f"matched_{_SIDES[port]}")
@@ -230,7 +233,7 @@ class _Epoch:
         self._add_results(final_us.get(self.join.how, int_column(left, STORE_TIME)), left, right)
 
     def _add_results(self, final_us: Ints, left: pa.Table | None, right: pa.Table | None) -> None:
-        """Collect results with the watermark from which they are final; None is a side of NULLs."""
+        """Collect results. `final_us` are the watermarks that make them final; None means NULLs."""
         join, count = self.join, len(final_us)
         columns = [pa.array(final_us)]
         for port, rows in enumerate((left, right)):

@@ -442,13 +442,16 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _index_words(counts: Ints, ends: Ints) -> Words:
-    """Return the mixed index of each part within its value."""
+    """Return the index of each part within its value, as mixed bits."""
     mixed = mix_bits(np.arange(int(counts.max(initial=0)), dtype=np.uint64))
     return mixed[_indices(counts, ends)]
 
 
 def _indices(counts: Ints, ends: Ints) -> Ints:
-    """Count up from 0 in every value; `counts` are its parts, `ends` their running total."""
+    """Return the index of each part within its value.
+
+    `counts` has the number of parts of each value, `ends` their running total.
+    """
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 

@@ -1,8 +1,8 @@
 """Changelogs as rows with weights: a weight of 1 adds a row, −1 retracts one.
 
-Two rows are the same if all their columns are identical, bit by bit: a retraction carries exactly
-the row that was added. A *consolidated* table has no row that was added and retracted in it, and
-may have retractions of rows that were added before.
+A retraction carries exactly the row that was added: all columns are identical, bit by bit. In a
+*consolidated* table, additions and their retractions have been cancelled. Retractions of rows that
+were added before remain.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _CONTENT = "_content"
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """How the rows of a changelog are kept.
+    """How the rows of a changelog are stored.
 
-    With `ordered` every row is kept by itself, in order of arrival. Otherwise identical rows are
-    kept as one row with the sum of their weights.
+    With `ordered`, every row is stored separately, in order of arrival. Otherwise identical rows
+    are stored as one row with the sum of their weights.
     """
 
     ordered: bool = False
@@ -45,7 +45,10 @@ class WeightedRows:
         return cancel_earliest(with_ids, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
 
     def drop_unknown_retractions(self, old: pa.Table, new: pa.Table) -> tuple[pa.Table, int]:
-        """Remove retractions from `new` whose row is neither in `old` nor in `new`; count them."""
+        """Remove retractions from `new` of rows that are neither in `old` nor in `new`.
+
+        Returns the remaining rows and the number of removed retractions.
+        """
         weights = int_column(new, WEIGHT)
         if not new.num_rows or weights.min() > 0:
             return new, 0
@@ -60,7 +63,7 @@ class WeightedRows:
         return new.filter(pc.not_equal(new.column(WEIGHT), 0)), unknown
 
     def _remaining_weights(self, ids: Ints, weights: Ints, missing: Ints) -> Ints:
-        """Take `missing` retractions of each row, by its id, off the weights."""
+        """Return the weights without `missing` retractions of each row; `ids` identify rows."""
         if not self.ordered:
             return np.where(weights < 0, weights + missing[ids], weights)
         retractions = np.flatnonzero(weights < 0)
@@ -96,7 +99,7 @@ def consolidate(rows: pa.Table) -> pa.Table:
 
 
 def content_ids(rows: pa.Table) -> tuple[Ints, int]:
-    """Number rows by all columns but the weight, identical rows alike, and return the count."""
+    """Return a number for each row, the same for rows that differ only in weight, and the count."""
     names = [name for name in rows.column_names if name != WEIGHT]
     if not names:
         return np.zeros(rows.num_rows, np.int64), min(rows.num_rows, 1)
@@ -133,8 +136,9 @@ def diff_results(before: pa.Table, after: pa.Table, keys: list[str]) -> pa.Table
 def cancel_pairs(table: pa.Table, keys: list[str], weight: str) -> pa.Table:
     """Remove every retraction together with the latest identical row before it.
 
-    Rows and retractions match like opening and closing brackets, so the parts of a changelog can be
-    reduced in any order. Rows and retractions without a partner remain.
+    Rows and retractions pair up like opening and closing brackets: `( ( ) ) )` leaves `)`. So the
+    parts of a changelog can be reduced in any grouping. Rows and retractions without a partner
+    remain.
     """
     weights = table.column(weight).to_numpy()
     if len(weights) == 0 or weights.min() > 0:
@@ -147,7 +151,7 @@ def cancel_pairs(table: pa.Table, keys: list[str], weight: str) -> pa.Table:
 
 
 def unpaired(ids: Ints, weights: Ints) -> Mask:
-    """Return the brackets without a partner among those with the same id; `ids` ascend."""
+    """Return which rows and retractions have no partner with the same id; `ids` are sorted."""
     groups = np.cumsum(np.diff(ids, prepend=ids[0]) != 0)
     starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1) != 0)
     sums = np.cumsum(weights)
@@ -164,7 +168,7 @@ def unpaired(ids: Ints, weights: Ints) -> Mask:
 
 
 def cancel_earliest(table: pa.Table, keys: list[str], weight: str) -> pa.Table:
-    """Remove the retractions that `cancel_pairs` has left, each with the earliest identical row."""
+    """Remove each retraction that `cancel_pairs` left, with the earliest identical row."""
     weights = table.column(weight).to_numpy()
     if len(weights) == 0 or weights.min() > 0:
         return table

@@ -1,9 +1,9 @@
 """Backtracking search for the match of a row pattern that starts at a row.
 
-A pattern is a program. A step matches a row with a variable, or forks: the preferred alternative of
-the pattern is tried first, and the other one if it fails. So the first match is the preferred match
-of the SQL standard. If an alternative needs a row that may still arrive, the search is undecided,
-unless a preferred alternative has already led to a match.
+A pattern is compiled to a program. A step matches a row with a variable, or forks: the search tries
+the preferred alternative first, and the other one if that fails. So the first match is the
+preferred match of the SQL standard. If an alternative needs a row that may still arrive, the search
+is undecided, unless a preferred alternative has already led to a match.
 """
 
 from __future__ import annotations
@@ -495,7 +495,7 @@ class Search:
         return None if item.missing is None else self.columns[item.missing][row]
 
     def _advance(self, number: int, row: int) -> None:
-        """Append the state of a running aggregate, which has one for each row of its group."""
+        """Add a row to a running aggregate. It has a state per row of its group, to backtrack."""
         aggregate, states = self.program.running[number], self.states[number]
         count, total = states[-1] if states else (0, None)
         value = 1 if aggregate.value is None else self.columns[aggregate.value][row]
@@ -521,7 +521,7 @@ class Search:
 
 
 def navigate(rows: Sequence[int], last: bool, offset: int, back: int) -> int:
-    """Return the row that FIRST or LAST and PREV select; a negative number if there is none."""
+    """Return the row that FIRST or LAST with PREV selects; negative if it does not exist."""
     if offset >= len(rows):
         return -1
     return (rows[-1 - offset] if last else rows[offset]) - back

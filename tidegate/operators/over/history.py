@@ -1,4 +1,4 @@
-"""The stored state of partitions for OVER, and when it expires."""
+"""The stored tables of partitions for OVER, and when they expire."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from tidegate.operators.watermark import END_OF_INPUT_US
 ID, ROWS_BEFORE, PEER_GROUPS_BEFORE = "_id", "_rows_before", "_peer_groups_before"
 # The watermark that passed a row, and whether the row has been emitted.
 TIME, EMITTED = "_time", "_emitted"
-# The watermark from which no row of the partition can arrive.
+# The watermark that closes a partition: no more rows of it can arrive.
 ENDS = "_ends"
 
 
 @dataclass(frozen=True)
 class FrameReach:
-    """The rows and the time before and after a row that functions can read."""
+    """How far functions read from a row: numbers of rows, and distances in time.
+
+    With `ranks`, a function is a rank and reads the position of the row in its partition.
+    """
 
     rows_back: int = 0
     rows_ahead: int = 0
@@ -54,8 +57,9 @@ class FrameReach:
 class PartitionHistory:
     """The stored tables: partitions, their last rows, and the bags of cumulative frames.
 
-    The row of a partition has the counts of its dropped rows, and the states of cumulative frames
-    over rows that no later row reads individually.
+    A partition has the number of its dropped rows, and for each cumulative frame, which starts with
+    the partition, the accumulator state of its first rows. Bags are the states of aggregates that
+    need the values themselves.
     """
 
     spec: OverSpec
@@ -69,7 +73,7 @@ class PartitionHistory:
 
     @cached_property
     def by_time(self) -> bool:
-        """Whether the state consists only of rows that expire by their time."""
+        """Whether the state consists only of rows, each of which expires by its time."""
         reach = self.reach
         by_rows = reach.rows_back or reach.rows_ahead or reach.ranks
         return not (self.cumulative_groups or by_rows)
@@ -187,7 +191,7 @@ class PartitionHistory:
         return bags[first : first + len(groups[number].aggregator.bags)]
 
     def stored_bags(self, number: int, states: Tables, partitions: pa.Table) -> list[pa.Table]:
-        """Convert the bags of states, by index of the partition, to their stored schemas."""
+        """Convert the bags of states, whose GROUP_ID is a partition's index, to stored bags."""
         stored = []
         for table, schema in zip(states[1:], self.bags_of(number, self.bag_schemas), strict=True):
             indices = pa.array(int_column(table, GROUP_ID))

@@ -1,7 +1,7 @@
 """OVER along event time: a row is emitted when the watermark has passed its whole frame.
 
-A row waits, by its time, until the watermark has passed it. From then on its position in the
-partition is known, because no row can arrive before it.
+New rows wait in time buckets until the watermark has passed their time. Then their position in the
+partition is final, because no row can arrive before them.
 
 Partitions are stored in sorted runs by the hash of their keys. The state of a partition has the
 number of dropped rows, the states of cumulative frames, and the last rows that later rows can read.
@@ -67,7 +67,8 @@ from tidegate.state.codec import schema_text
 
 # ---- One epoch of some partitions: emit rows, and store the rows that later rows can read
 
-# A row that has been emitted, one that is due, and one that other rows read before it is due.
+# The status of a row: it was emitted in an earlier epoch; it is due; or the watermark has passed it
+# but not its frame, so that it is only read by the frames of due rows.
 _EMITTED, _DUE, _PASSED = 0, 1, 2
 
 
@@ -82,8 +83,9 @@ def advance_partitions(
 ) -> tuple[pa.Table, Tables]:
     """Return the rows to emit, and the stored tables of the partitions afterwards.
 
-    The watermark has passed the frames of `due` rows, as far as frames extend in time. It has
-    passed the rows `ahead`, but not their frames. All later rows are passed after `limit_us`.
+    The watermark has passed the `due` rows and the time range of their frames. It has passed the
+    rows `ahead`, but not their frames. `limit_us` is the largest STORE_TIME of due rows, so all
+    rows of later epochs are above it.
     """
     key_columns = [HASH, *(item.name for item in history.spec.key_fields)]
     partitions, due_partitions = _add_partitions(history, stored[0], due, key_columns, state)
@@ -203,12 +205,15 @@ class _PartitionEpoch:
 
     @cached_property
     def waiting(self) -> Ints:
-        """The positions of due rows that wait for the rows after them."""
+        """The positions of due rows whose frames need rows that have not arrived yet."""
         return np.flatnonzero((self.status == _DUE) & ~self.is_emitted)
 
     @cached_property
     def frames(self) -> dict[FrameGroup, tuple[Ints, Ints]]:
-        """The bounds of each row's frame. Cumulative frames start after the rows in the state."""
+        """The bounds of each row's frame.
+
+        A cumulative frame starts at the first row that is not contained in the stored state.
+        """
         spec = self.history.spec
         frames = {}
         for group in spec.frame_groups:
@@ -228,7 +233,7 @@ class _PartitionEpoch:
 
     @cached_property
     def state_stops(self) -> list[Ints]:
-        """The positions up to which rows are added to the stored states, by cumulative frame."""
+        """For each cumulative frame, the end of the rows to add to the state of each partition."""
         result = []
         for number, group in enumerate(self.history.cumulative_groups):
             stops = self._stops_of_later_frames(group)
@@ -238,7 +243,7 @@ class _PartitionEpoch:
         return result
 
     def _stops_of_later_frames(self, group: FrameGroup) -> Ints:
-        """Return the position up to which the frames of all rows that are not due contain rows."""
+        """Return the end of the rows that the frames of all rows of later epochs contain."""
         end = group.frame.end
         assert end is not None, "no frame ends with the partition"
         if group.frame.by_rows:
@@ -411,10 +416,11 @@ def _select_frames(states: Tables, first: int, count: int) -> Tables:
 
 @dataclass(frozen=True)
 class OverOperator:
-    """Evaluates window functions along event time, which is the first ORDER BY column.
+    """Evaluates window functions in the order of event time, the first ORDER BY column.
 
-    STORE_TIME is the watermark that passes the time of a row. With `has_closing_key` the column
-    ENDS is the watermark from which no row of the partition can arrive.
+    STORE_TIME of a row is the watermark that has passed its event time. With `has_closing_key`, a
+    window is part of the partition's key, and the column ENDS is the watermark that closes it: no
+    more rows of the partition can arrive.
     """
 
     spec: OverSpec

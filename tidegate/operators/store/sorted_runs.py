@@ -5,10 +5,11 @@ memory-mapped, so it reads only the pages that it needs. Runs of about the same 
 which keeps their number small and rewrites each row only a few times: the cost of an epoch depends
 on its changes and not on the size of the state.
 
-A run that replaces the rows of a hash contains a tombstone for it: rows of that hash in older runs
-are dead, and merging drops them. A run also has timers: when its rows are due, in order of time. A
-timer is a hint only, because its row may have been replaced since; then it causes one useless
-lookup.
+A run that replaces the rows of a hash contains a tombstone for this hash. Rows of the hash in older
+runs are dead, and merging removes them.
+
+A run also has timers: pairs of a time and a hash, in order of time, for rows that become due then.
+Timers are not removed when their row is replaced. Such a timer causes a lookup without result.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class _Slice:
     """The index entry of a slice: a stored value with the hashes from `first` to `last`.
 
     The fields are stored by position. `tombstones` and `timers` are numbers of entries. Of the
-    timers, the first `fired_timers` are over, and `next_timer_us` is the time of the next one.
-    `dead_rows` and `dead_groups` have tombstones in newer runs.
+    timers, the first `fired_timers` have fired, and `next_timer_us` is the time of the next one.
+    `dead_rows` and `dead_groups` count rows that have tombstones in newer runs.
     """
 
     number: int
@@ -190,7 +191,7 @@ class SortedRunStore:
         return np.unique(np.concatenate(parts))
 
     def _pending_timers(self, part: _Slice, until_us: int) -> Ints:
-        """Return the hashes of the timers of a slice that have not fired and are due by then."""
+        """Return the hashes of the timers of a slice that are due by then and have not fired."""
         timers = self._content(part).timers
         assert timers is not None, "a slice that has something due has timers"
         stop = int(np.searchsorted(_column(timers, _DUE), until_us, "right"))
@@ -257,7 +258,10 @@ class SortedRunStore:
         self._add(self._count_dead(np.unique(hashes)), tables)
 
     def drop_due(self, until_us: int) -> None:
-        """Expire the rows of all tables that are due by then; later calls add none of them."""
+        """Expire all rows that are due at or before this time, in all tables.
+
+        Callers must not add rows that are due by then afterwards.
+        """
         if self.floor_us is None or until_us > self.floor_us:
             self.floor_us = until_us
 
@@ -531,9 +535,9 @@ def _key(number: int) -> bytes:
 
 # ---- Time to live: keys expire some processing time after their last row
 #
-# A store with a time to live has one more table, the first: when each key was last touched. It is
-# written when rows arrive, even if their output is emitted later. A row counts as a touch if it
-# remains after the rows of its epoch have been consolidated and does not retract an expired row.
+# In a store with a time to live, the first table has the time at which each key was last touched.
+# It is written when rows arrive, even if their output is emitted later. A row that is retracted in
+# its own epoch does not touch its key, and neither does a retraction of an expired row.
 
 TOUCHED = "_touched"
 

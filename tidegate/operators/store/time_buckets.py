@@ -21,8 +21,8 @@ from tidegate.columns import STORE_TIME
 from tidegate.operators.kernels.arrays import Ints, Mask, concat, filter_by_time, int_column
 from tidegate.operators.operator import KeyGroupState, Tables
 
-# A bucket takes new times until it has this many rows, and is split at twice as many. With very
-# many rows buckets get larger instead of more numerous than the index should hold.
+# A bucket with this many rows does not extend to new times; with twice as many it is split. If the
+# store has very many rows, its buckets grow instead, because their number is limited.
 _BUCKET_ROWS = 4_096
 _MAX_BUCKETS = 128
 # This many segments of a size class are merged; each class is larger than the previous one by this
@@ -272,7 +272,10 @@ def sort_by_time(tables: Tables) -> Tables:
 
 
 def split_at(tables: Tables, starts: Sequence[int]) -> list[Tables]:
-    """Split tables, sorted by time, where each piece starts; the first start does not matter."""
+    """Split tables that are sorted by time at the times in `starts`.
+
+    The first piece begins with the first row, whatever its start.
+    """
     if len(starts) == 1:
         return [tables]
     bounds = []
@@ -289,11 +292,15 @@ def split_at(tables: Tables, starts: Sequence[int]) -> list[Tables]:
 
 
 def _even_starts(tables: Tables, rows: int) -> list[int]:
-    """Return where to split, so that a piece with several times has at most `rows` rows."""
+    """Return the start times of pieces of at most `rows` rows.
+
+    Rows of the same time stay together, so a piece with a single time may be larger.
+    """
     all_times = np.concatenate([int_column(table, STORE_TIME) for table in tables])
     times, counts = np.unique(all_times, return_counts=True)
     ends = np.cumsum(counts)
-    # A time belongs to the piece before it if its first and its last row fall into the same piece.
+    # Piece k is the rows from k * rows on. A time stays in the current piece if its rows lie in one
+    # piece, and that is the piece of the time before it; otherwise it starts a new one.
     first_piece, last_piece = (ends - counts) // rows, (ends - 1) // rows
     starts = (np.diff(first_piece, prepend=-1) != 0) | (np.diff(last_piece, prepend=-1) != 0)
     return [int(time) for time in times[starts]]
@@ -310,7 +317,7 @@ def _time_range(tables: Tables) -> tuple[int, int]:
 
 
 def _mergeable_segments(bucket: _Bucket) -> int:
-    """Return how many of the newest segments are at most a size class larger than the last one."""
+    """Return how many of the newest segments are at most `_FANOUT` times as large as the last."""
     if len(bucket.segments) < _FANOUT:
         return 0
     limit = _FANOUT * max(bucket.segments[-1].rows, 1)

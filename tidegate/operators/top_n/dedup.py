@@ -1,8 +1,10 @@
 """Deduplication: the first row of each key, for QUALIFY row_number() OVER (PARTITION BY …) = 1.
 
-By arrival, the first row is emitted at once. By event time it waits until the watermark has passed
-it, so that no earlier row can arrive. Later rows of the key are duplicates and are dropped. An
-emitted key is stored until the watermark proves that no more rows of it can arrive, or until its
+In order of arrival, the first row is emitted at once. In order of event time, a row waits until the
+watermark has passed it, because until then an earlier row can arrive. Later rows of the key are
+duplicates and are dropped.
+
+An emitted key is stored until the watermark proves that no more rows of it can arrive, or until its
 time to live ends. Each duplicate restarts the time to live.
 """
 
@@ -37,11 +39,11 @@ from tidegate.state.codec import schema_text
 
 @dataclass(frozen=True)
 class Deduplicate:
-    """Emits the first row of each key.
+    """Emits the first row of each key, by arrival or with `by_event_time` by event time.
 
-    `by_event_time`: STORE_TIME is the watermark that passes the event time of a row.
-    `has_closing_key`: STORE_TIME is part of the key, and the watermark from which no row of the key
-    can arrive.
+    With `by_event_time`, STORE_TIME is the watermark that has passed the event time of the row.
+    With `has_closing_key`, the key contains a window, and STORE_TIME is the watermark that closes
+    it: no more rows of the key can arrive.
     """
 
     ranking: Ranking
@@ -70,7 +72,7 @@ class Deduplicate:
 
     @property
     def _arrival_schema(self) -> pa.Schema:
-        """The schema of an arriving row. INPUT_ROWS also counts rows dropped before the shuffle."""
+        """The schema of a shuffled row. INPUT_ROWS also counts rows dropped before the shuffle."""
         return self.ranking.arrival_schema.append(pa.field(INPUT_ROWS, INT))
 
     @property
@@ -80,7 +82,7 @@ class Deduplicate:
 
     @property
     def key_ranking(self) -> Ranking:
-        """The ranking of the rows of a key, whatever their STORE_TIME."""
+        """The ranking of all rows of a key, regardless of their STORE_TIME."""
         return replace(self.ranking, by_closing_time=False)
 
     @property
@@ -92,7 +94,7 @@ class Deduplicate:
 
     @property
     def _key_schema(self) -> pa.Schema:
-        """The schema of an emitted key: with a time to live its touches, otherwise STORE_TIME."""
+        """The schema of an emitted key: with its last touch if it has a time to live."""
         ttl = self.time_to_live
         if ttl is not None:
             return ttl.schema
@@ -107,7 +109,10 @@ class Deduplicate:
         )
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
-        """Keep the first row of each key and STORE_TIME; other rows may be late."""
+        """Keep the first row of each key and STORE_TIME.
+
+        A row with another STORE_TIME is kept because the first one may turn out to be late.
+        """
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return (self.ranking.prune_arrivals(self.ranking.select(rows, self._arrival_schema)),)
@@ -139,7 +144,7 @@ class Deduplicate:
             first = self.key_ranking.evaluate(rows)
             output.rows.append(first.select(self.output.names))
             if not (self.by_event_time and self.has_closing_key):
-                # A row that has waited until its key is closed has no duplicates afterwards.
+                # A row that has waited until its key was closed cannot have later duplicates.
                 keys.append((self._as_keys(first, progress),))
         if self.has_closing_key and progress.watermark_us is not None:
             keys.drop_due(progress.watermark_us)

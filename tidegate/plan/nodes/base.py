@@ -226,14 +226,15 @@ class Node:
 
     @property
     def needs_processing_time(self) -> bool:
-        """Return whether the node depends on processing time, so it needs empty epochs."""
+        """Return whether the node depends on processing time, and so needs epochs without rows."""
         return False
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
-        """Return the node for EMIT ON WINDOW CLOSE: rows that no operator closes are held below it.
+        """Return this subtree for EMIT ON WINDOW CLOSE.
 
-        With `by_event_time` rows keep their event time and wait until the watermark passes it, even
-        without a window.
+        Operators that can emit final results only do so. Other rows are held until the watermark
+        closes their window. With `by_event_time`, rows without a window are held until the
+        watermark passes their event time.
         """
         return self
 

@@ -164,7 +164,7 @@ class Match(Unary):
         return self.ttl_us is not None
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
-        """Return this node, which already waits; a changing input may become final."""
+        """Return this node. It emits final rows if its input does, so only the input changes."""
         if self.input.changelog is APPEND:
             return self
         return self.with_inputs(self.input.with_emit_on_close(by_event_time))

@@ -514,7 +514,7 @@ def top_n_of_changes(node: n.Node, mode: EmitMode | None = None) -> n.Node:
 def union_is_distinct(node: n.Node) -> n.Node:
     """Turn UNION into DISTINCT over UNION ALL.
 
-    A UNION without a bound stays as it is and is rejected by the validator.
+    A UNION whose state would be unbounded is not changed, and the validator rejects it.
     """
     if not isinstance(node, n.SetOperation) or node.operation != "UNION" or node.all:
         return node
@@ -526,7 +526,7 @@ def union_is_distinct(node: n.Node) -> n.Node:
 
 
 def hold_rows_of_open_windows(node: n.Node) -> n.Node:
-    """With EMIT ON WINDOW CLOSE, hold rows that no operator closes."""
+    """With EMIT ON WINDOW CLOSE, hold rows until they are final if no operator does so."""
     if not isinstance(node, n.Emit) or node.clause is None:
         return node
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:
@@ -536,7 +536,10 @@ def hold_rows_of_open_windows(node: n.Node) -> n.Node:
 
 
 def _window_columns(fields: tuple[n.Field, ...]) -> list[n.Field]:
-    """Return the columns that identify the window of a row; an empty list if they do not."""
+    """Return the columns that identify the window of a row; empty if the window is not known.
+
+    One column suffices if all windows have the same length; other windows need start and end.
+    """
     starts = [item for item in fields if item.role is n.Role.WINDOW_START][:1]
     ends = [item for item in fields if item.role is n.Role.WINDOW_END][:1]
     if (starts or ends) and (starts or ends)[0].has_fixed_length_window:
@@ -584,7 +587,7 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
 
 
 def emit_initial_row(node: n.Node) -> n.Node:
-    """Let an aggregate without keys emit its initial row if a join reads it."""
+    """Let an aggregate without keys emit its initial row if a regular join reads it."""
     if not isinstance(node, n.Join) or node.kind is not n.JoinKind.REGULAR:
         return node
     return node.with_inputs(*map(_with_initial_row, node.inputs))

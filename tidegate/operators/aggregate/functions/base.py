@@ -1,4 +1,7 @@
-"""Base classes of aggregate functions, and bags. Facts about a function are attributes of it."""
+"""Base classes of aggregate functions: plain accumulators, and accumulators that read bags.
+
+The properties of a function, such as whether it is retractable, are attributes of its class.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class AggregateCall:
 
     `text` is the call as the user wrote it. `constants` are the literals that follow the arguments
     (see `Accumulator.constants_from`). With `filtered`, the last argument is the condition of the
-    FILTER clause: rows where it is not true do not exist for this call. With `retracts`, rows can
-    be retracted; with `ordered`, the call has an ORDER BY.
+    FILTER clause, and the call ignores rows for which it is not true. With `retracts`, rows can be
+    retracted; with `ordered`, the call has an ORDER BY.
     """
 
     function: str
@@ -53,9 +56,11 @@ class Accumulator:
     """An aggregate function, for one call.
 
     `names` are its names in Spark, the canonical one first. Arguments from `constants_from` on are
-    literals; None if all arguments are columns. Rows where the argument `null_argument` is NULL do
-    not count, so a FILTER condition can be folded into it; if it is None, every row counts, and the
-    condition is passed on as the last argument.
+    literals; None if all arguments are columns.
+
+    Rows are ignored if the argument with the index `null_argument` is NULL. A FILTER condition can
+    then be folded into this argument. If `null_argument` is None, every row counts, and the
+    condition is passed as the last argument.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -67,7 +72,7 @@ class Accumulator:
 
     @classmethod
     def ignores_nulls(cls, constants: Sequence[object]) -> bool:
-        """Return whether rows with a NULL argument do not count, so that SQL can fold a FILTER."""
+        """Return whether NULL arguments are ignored, so that SQL can fold FILTER into them."""
         return True
 
 
@@ -79,17 +84,17 @@ class PlainAccumulator(Accumulator):
     is NULL in all columns.
     """
 
-    # Repeated values do not change the result.
+    # True if repeated values do not change the result.
     idempotent: ClassVar[bool] = False
-    # Only distinct values count, with or without DISTINCT in the call.
+    # True if only distinct values count, with or without DISTINCT in the call.
     always_distinct: ClassVar[bool] = False
-    # A row can be retracted from the state. Otherwise the values must be kept.
+    # True if a row can be retracted from the state. Otherwise the values must be kept.
     retractable: ClassVar[bool] = False
-    # The result depends on the order of arrival.
+    # True if the result depends on the order of arrival.
     order_sensitive: ClassVar[bool] = False
     # The hint for DISTINCT, if Spark's meaning of it is not supported.
     distinct_hint: ClassVar[str | None] = None
-    # Intermediate results are rounded, so the last bits depend on the order of the values.
+    # True if intermediate results are rounded, so that the last bits depend on the order of values.
     rounds: ClassVar[bool] = False
 
     state_types: tuple[pa.DataType, ...]
@@ -105,9 +110,9 @@ class PlainAccumulator(Accumulator):
         raise NotImplementedError
 
     def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
-        """Merge states by group; state i belongs to group `ids[i]`, in order of arrival.
+        """Merge states by group. State i belongs to group `ids[i]`; states are in arrival order.
 
-        A group without states gets the state of no rows.
+        A group without states gets the state of a group without rows.
         """
         raise NotImplementedError
 
@@ -116,9 +121,10 @@ class PlainAccumulator(Accumulator):
         raise NotImplementedError
 
     def partial_sql(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
-        """Return Spark aggregates from which `from_partials` makes the state of a group.
+        """Return Spark SQL aggregates from which `from_partials` computes the state of a group.
 
-        `arguments` are SQL expressions. None if rows must be pre-aggregated here.
+        `arguments` are SQL expressions. None if Spark cannot pre-aggregate rows for this function;
+        `pre_aggregate` then does.
         """
         return None
 
@@ -135,7 +141,7 @@ class BagAccumulator(Accumulator):
     arrival is a separate row. Rows with NULL in a required value are omitted.
     """
 
-    # The plain aggregate that is used instead, over distinct values, if rows can be retracted.
+    # The plain aggregate over distinct values that replaces this one if rows can be retracted.
     exact_form: ClassVar[type[PlainAccumulator] | None] = None
     order_sensitive = False
     keeps_order = False
@@ -167,7 +173,7 @@ class BagAccumulator(Accumulator):
 def aggregate_rows(
     plain: PlainAccumulator, values: Sequence[Column], ids: Ints, groups: int
 ) -> Column:
-    """Return the results of a plain accumulator if all rows of the groups are present."""
+    """Return the results of a plain accumulator over all rows of the groups."""
     states = plain.pre_aggregate(values, None)
     if not plain.merge_kernels:
         return plain.evaluate(plain.combine(states, ids, groups))
@@ -176,7 +182,7 @@ def aggregate_rows(
 
 
 def overflow_error(call: AggregateCall) -> RunError:
-    """Return the error for a sum that does not fit its type; Spark stops the query too."""
+    """Return the error for a sum that overflows its type. Spark fails the query too."""
     return RunError(
         "TG-507",
         f"{call.text} overflows {call.result}",
@@ -185,7 +191,7 @@ def overflow_error(call: AggregateCall) -> RunError:
 
 
 def unsupported_call(call: AggregateCall, reason: str, hint: str | None = None) -> RunError:
-    """Return the error for a call that cannot run; it is raised when the query is built."""
+    """Return the error for a call that cannot run. It is raised when the operator is built."""
     return unsupported_error(f"{call.text} {reason}", hint)
 
 
@@ -222,7 +228,7 @@ class BagBackedAccumulator(BagAccumulator):
         self.order_sensitive = plain.order_sensitive
         # Without retractions, the order of first arrivals is sufficient.
         self.keeps_order = plain.order_sensitive and call.retracts
-        # DISTINCT takes zeros as equal; a retraction must match the sign of its row.
+        # DISTINCT treats 0.0 and -0.0 as equal; a retraction must match the sign of its row.
         self.normalize = canonicalize if is_set and not self.keeps_order else unify_nan
 
     @property
@@ -245,7 +251,7 @@ class BagBackedAccumulator(BagAccumulator):
         else:
             rows = np.repeat(np.arange(len(ids)), counts)
         if self.plain.rounds:
-            # Sorted, so that the result depends on the values only and not on their history.
+            # Sorted, so that the result depends only on the values and not on their order.
             rows = rows[np.lexsort([dense_ranks(value)[rows] for value in reversed(values)])]
         columns = [as_array(value).take(pa.array(rows)) for value in values]
         return aggregate_rows(self.plain, columns, ids[rows], groups)

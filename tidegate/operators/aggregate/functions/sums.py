@@ -497,14 +497,14 @@ class Average(_SumAndCount):
 
 
 def require_boolean(call: AggregateCall) -> None:
-    """Reject arguments that are not boolean: casting text is left to Spark, which has its rules."""
+    """Reject arguments that are not boolean; only Spark can cast text to BOOLEAN by its rules."""
     if not pa.types.is_boolean(call.arguments[0]):
         hint = "cast the argument: CAST(… AS BOOLEAN)."
         raise unsupported_call(call, f"is not supported over {call.arguments[0]}", hint)
 
 
 def _count(counted: Column, weights: Column | None) -> Column:
-    """Return 1 (or the weight) for every row that counts, and 0 for the others."""
+    """Return 1, or the weight if there are weights, for every counted row, and 0 for the others."""
     return _apply_weights(pc.cast(counted, pa.int64()), weights)
 
 
