@@ -92,7 +92,7 @@ FIXES: list[tuple[str, str, str, str]] = [
         "price FROM bids",
         f"price, window_end FROM {IN_MINUTES}",
     ),
-    ("emit_close_without_window", f"FROM {IN_MINUTES}", "FROM bids", f"FROM {IN_MINUTES}"),
+    ("emit_close_without_window", "SELECT …, ts", "auction, price FROM", "auction, price, ts FROM"),
     (
         "emit_close_without_watermark",
         "WATERMARK FOR at AS at - INTERVAL '5' SECOND",
@@ -159,7 +159,7 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("emit_update_without_key", "EMIT CHANGES", "EMIT EVERY INTERVAL '10' SECOND", "EMIT CHANGES"),
     (
         "emit_close_of_retracted_rows",
-        "PARTITION BY window_end",
+        "add window_end to PARTITION BY",
         "PARTITION BY auction",
         "PARTITION BY window_end",
     ),

@@ -61,7 +61,7 @@ def test_an_unsupported_query_fails(
         "the output shows the position in the SQL"
     )
     assert first.startswith(
-        "FAIL count: TG-501: the aggregate histogram_numeric cannot run on streams yet"
+        "FAIL count: TG-501: the aggregate histogram_numeric is not supported yet"
     )
     assert last == "0 passed, 1 failed, 0 skipped"
     assert main([tmp_path], verbose=True) == 1

@@ -432,7 +432,7 @@ class _Run:
         if mode is ValidatorMode.OFF:
             return True
         findings = [
-            finding.to_error(self.current_script.text, self.current_script.file, statement.span)
+            finding.to_error(self.current_script.text, self.current_script.file, statement)
             for finding in validate(plan)
         ]
         if mode is ValidatorMode.WARN:

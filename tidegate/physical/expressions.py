@@ -87,8 +87,8 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
     function = name.lower()
     if function not in FUNCTIONS:
         names = ", ".join(sorted(FUNCTIONS))
-        message = f"the aggregate {function} cannot run on streams yet"
-        raise Unrunnable(Rejection(message, f"aggregates that run: {names}.", own_span(tree)))
+        message = f"the aggregate {function} is not supported yet"
+        raise Unrunnable(Rejection(message, f"supported aggregates: {names}.", own_span(tree)))
     parts = list(call.expressions)
     distinct = bool(parts) and isinstance(parts[0], exp.Distinct)
     if distinct:
@@ -104,13 +104,27 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
         elif is_constant:
             constants.append(value)
         else:
-            message = f"{text}: {text_of(part)} is not a constant, and such a call cannot run"
-            hint = "write that argument as a literal."
+            message = f"{text}: {text_of(part)} must be a constant"
+            hint = "write a number or a string for it, such as percentile(x, 0.95)."
+            if not function.endswith(("percentile", "percentile_approx")):
+                hint = "write a number or a string for it."
             raise Unrunnable(Rejection(message, hint, own_span(tree)))
     if function == "count" and len(parts) == 1 and arguments and _constant(parts[0])[0]:
         # count(1) counts rows; count(NULL) counts none and is left as it is.
         arguments = [] if _constant(parts[0])[1] is not None and not distinct else arguments
     return CallPlan(function, text, tuple(arguments), tuple(constants), distinct, condition)
+
+
+def _without_order(tree: exp.WithinGroup) -> str:
+    """Suggest the aggregate without WITHIN GROUP."""
+    name = (ex.call_name(tree.this) or "").upper()
+    key = next(iter(tree.expression.expressions), None) if tree.expression is not None else None
+    if name in ("PERCENTILE_CONT", "PERCENTILE_DISC") and isinstance(key, exp.Ordered):
+        arguments = ", ".join(text_of(part) for part in tree.this.expressions)
+        function = "percentile" if name == "PERCENTILE_CONT" else "approx_percentile"
+        if not key.args.get("desc"):
+            return f"write {function}({text_of(key.this)}, {arguments})."
+    return "write percentile(x, 0.5), or string_agg(x, ','), which keeps the order of arrival."
 
 
 def _unwrapped(tree: exp.Expr) -> tuple[exp.Expr, str | None, list[Any]]:
@@ -120,9 +134,8 @@ def _unwrapped(tree: exp.Expr) -> tuple[exp.Expr, str | None, list[Any]]:
     whole = tree
     while isinstance(tree, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
         if isinstance(tree, exp.WithinGroup):
-            message = f"{text_of(whole)}: WITHIN GROUP cannot run on streams yet"
-            hint = "percentile(x, 0.5) and string_agg(x, ',') take no order."
-            raise Unrunnable(Rejection(message, hint, own_span(whole)))
+            message = f"{text_of(whole)}: WITHIN GROUP is not supported yet"
+            raise Unrunnable(Rejection(message, _without_order(tree), own_span(whole)))
         if isinstance(tree, exp.Filter):
             condition = to_sql(tree.expression.this)
         else:

@@ -73,6 +73,9 @@ class _Untranslatable(Exception):
         self.tree = tree
 
 
+_UNSUPPORTED = "is not supported in a condition across rows"
+
+
 def kind_named(name: str | None) -> str:
     """Return the type by its name here; `?` if it is unknown."""
     text = (name or UNKNOWN).upper().replace(" ", "")
@@ -88,7 +91,7 @@ def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> ConditionE
     try:
         condition = _scalar(tree, kinds)
         if condition.kind not in ("BOOLEAN", UNKNOWN):
-            raise _Untranslatable(f"it is {condition.kind}, and not true or false", tree)
+            raise _Untranslatable(f"the condition is of type {condition.kind}, not BOOLEAN", tree)
     except _Untranslatable as error:
         message = f"DEFINE {variable}: {error}"
         raise Unrunnable(Rejection(message, _HINT, own_span(error.tree))) from None
@@ -104,7 +107,7 @@ def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
         if isinstance(tree, kind):
             return translate(tree, kinds)
     what = (ex.call_name(tree) or type(tree).__name__).lower()
-    raise _Untranslatable(f"{what} over values of different rows cannot run", tree)
+    raise _Untranslatable(f"{what} {_UNSUPPORTED}", tree)
 
 
 def _literal(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
@@ -118,7 +121,7 @@ def _literal(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
         value = Decimal(tree.name)
         digits, scale = len(value.as_tuple().digits), max(0, -int(value.as_tuple().exponent))
         return TypedCondition(Constant(value), f"DECIMAL({max(digits, scale)},{scale})")
-    raise _Untranslatable(f"the number {tree.name} cannot be compared across rows", tree)
+    raise _Untranslatable(f"the number {tree.name} {_UNSUPPORTED}", tree)
 
 
 def _compare(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
@@ -153,7 +156,8 @@ def _to_common_type(
 
 def _unlike(one: TypedCondition, other: TypedCondition, tree: exp.Expr) -> _Untranslatable:
     return _Untranslatable(
-        f"{one.kind} with {other.kind} cannot be computed across rows as Spark does it", tree
+        f"a condition across rows cannot combine {one.kind} and {other.kind} exactly as Spark does",
+        tree,
     )
 
 
@@ -243,7 +247,7 @@ def _negated(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
         return TypedCondition(Calculate("-", Constant(0), value.scalar, bits), value.kind)
     if value.kind == "DOUBLE":
         return TypedCondition(Calculate("*", Constant(-1.0), value.scalar), value.kind)
-    raise _Untranslatable(f"- {value.kind} across rows cannot run", tree)
+    raise _Untranslatable(f"the negation of {value.kind} {_UNSUPPORTED}", tree)
 
 
 def _logical(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], TypedCondition]:
@@ -257,7 +261,7 @@ def _logical(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], 
 def _condition(tree: exp.Expr, kinds: Sequence[str]) -> ConditionExpression:
     condition = _scalar(tree, kinds)
     if condition.kind not in ("BOOLEAN", UNKNOWN):
-        raise _Untranslatable(f"{condition.kind} is not true or false", tree)
+        raise _Untranslatable(f"a condition is of type {condition.kind}, not BOOLEAN", tree)
     return condition.scalar
 
 
@@ -267,7 +271,7 @@ def _not(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
 
 def _is_null(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     if not isinstance(tree.expression, exp.Null):
-        raise _Untranslatable("IS with anything but NULL across rows cannot run", tree)
+        raise _Untranslatable(f"IS without NULL {_UNSUPPORTED}", tree)
     return TypedCondition(IsNull(_scalar(tree.this, kinds).scalar), "BOOLEAN")
 
 
@@ -283,7 +287,7 @@ def _null_safe_equal(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
 
 def _between(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     if tree.args.get("symmetric"):
-        raise _Untranslatable("BETWEEN SYMMETRIC across rows cannot run", tree)
+        raise _Untranslatable(f"BETWEEN SYMMETRIC {_UNSUPPORTED}", tree)
     above = _comparison(">=", tree.this, tree.args["low"], tree, kinds)
     below = _comparison("<=", tree.this, tree.args["high"], tree, kinds)
     return TypedCondition(And(above.scalar, below.scalar), "BOOLEAN")
@@ -293,7 +297,7 @@ def _in_list(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     """Translate IN; all values are compared as doubles if one of them is a double."""
     values = [_scalar(part, kinds) for part in (tree.this, *tree.expressions)]
     if len(values) < 2:
-        raise _Untranslatable("IN across rows needs a list", tree)
+        raise _Untranslatable("IN across rows needs a list of values", tree)
     if any(value.kind == "DOUBLE" for value in values):
         values = [TypedCondition(_double(v), "DOUBLE") if _is_exact(v.kind) else v for v in values]
     result: ConditionExpression | None = None
@@ -309,7 +313,7 @@ def _cast(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
     value, kind = _scalar(tree.this, kinds), to_sql(tree.args["to"]).upper()
     is_number = _is_exact(value.kind) or value.kind in (*_FLOATING, UNKNOWN)
     if kind != "DOUBLE" or not is_number:
-        raise _Untranslatable(f"a cast to {kind} across rows cannot run", tree)
+        raise _Untranslatable(f"a cast to {kind} {_UNSUPPORTED}", tree)
     return TypedCondition(_double(value), "DOUBLE")
 
 
@@ -325,7 +329,7 @@ def _call(tree: exp.Expr, kinds: Sequence[str]) -> TypedCondition:
         return TypedCondition(
             Coalesce(tuple(part.scalar for part in parts)), max(part_kinds, key=_is_known)
         )
-    raise _Untranslatable(f"{str(name).lower()} over values of different rows cannot run", tree)
+    raise _Untranslatable(f"{str(name).lower()} {_UNSUPPORTED}", tree)
 
 
 def _is_known(kind: str) -> bool:

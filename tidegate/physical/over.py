@@ -74,9 +74,9 @@ def plan_function(function: WindowFunction, below: n.Node) -> FunctionPlan:
     if any(part.meta.get(NEWEST_FIRST) for part in function.order):
         raise Unrunnable(
             Rejection(
-                "each row that comes would be the first, and all others would get new numbers",
-                "keep the last ones only: QUALIFY row_number() OVER (… ORDER BY PROCTIME() DESC) "
-                "<= 10; or number upwards: ORDER BY PROCTIME().",
+                "ORDER BY PROCTIME() DESC would renumber all rows of a partition for each new row",
+                "keep only the newest rows: QUALIFY row_number() OVER (… ORDER BY PROCTIME() DESC) "
+                "<= 10; or number the rows in the order of arrival: ORDER BY PROCTIME().",
                 own_span(function.window),
             )
         )
@@ -89,7 +89,7 @@ def plan_function(function: WindowFunction, below: n.Node) -> FunctionPlan:
         and numbers
         and leading_event_time(function, below.fields) is not None
     ):
-        raise _unrunnable(function, f"{text}: the distance between times is an interval")
+        raise _unrunnable(function, f"{text}: the bounds of RANGE over times must be intervals")
     parts = function.call.expressions
     if function.name in _RANKS:
         number = _number(function, 0, 1, text) if function.name == "NTILE" else 0
@@ -97,10 +97,12 @@ def plan_function(function: WindowFunction, below: n.Node) -> FunctionPlan:
     if function.name in ("LAG", "LEAD", "NTH_VALUE") and not parts:
         name = function.name.lower()
         hint = f"name the column: {name}(x{', 2' if name == 'nth_value' else ''}) OVER (…)."
-        raise Unrunnable(Rejection(f"{text} has no argument", hint, own_span(function.window)))
+        raise Unrunnable(
+            Rejection(f"{text}: an argument is missing", hint, own_span(function.window))
+        )
     if function.name in ("LAG", "LEAD"):
         if function.shift is None:
-            raise _unrunnable(function, f"{text} looks at a row that differs from row to row")
+            raise _unrunnable(function, f"{text}: the number of rows must be a constant", _NUMBER)
         default = to_sql(parts[2]) if len(parts) > 2 and not _is_null(parts[2]) else None
         return FunctionPlan(function, text, (to_sql(parts[0]),), default, function.shift)
     if function.name == "NTH_VALUE":
@@ -114,9 +116,9 @@ def _reject_frame(function: WindowFunction, text: str) -> None:
     spec = function.window.args.get("spec")
     kind = str(spec.args.get("kind")).upper() if spec is not None else "RANGE"
     if kind not in ("ROWS", "RANGE") or (spec is not None and spec.args.get("exclude")):
-        raise _unrunnable(function, f"{text}: frames of GROUPS and EXCLUDE cannot run")
+        raise _unrunnable(function, f"{text}: GROUPS and EXCLUDE are not supported")
     if not (function.start.is_constant and function.end.is_constant):
-        message = "the bounds of this frame are not constants (months are none: they differ)"
+        message = "the bounds of this frame must be constants, without months"
         raise _unrunnable(function, f"{text}: {message}")
 
 
@@ -124,7 +126,7 @@ def _number(function: WindowFunction, position: int, default: int | None, text: 
     parts = function.call.expressions
     number = whole_number(parts[position]) if len(parts) > position else default
     if number is None or number < 1:
-        raise _unrunnable(function, f"{text} needs a number of at least 1")
+        raise _unrunnable(function, f"{text}: the number must be a constant of at least 1", _NUMBER)
     return number
 
 
@@ -132,9 +134,15 @@ def _is_null(tree: exp.Expr) -> bool:
     return isinstance(tree.unnest(), exp.Null)
 
 
-def _unrunnable(function: WindowFunction, message: str) -> Unrunnable:
-    hint = "write ROWS or RANGE BETWEEN … AND … with constants, such as 10 PRECEDING or INTERVAL "
-    return Unrunnable(Rejection(message, f"{hint}'1' HOUR PRECEDING.", own_span(function.window)))
+_FRAME = (
+    "write ROWS BETWEEN 10 PRECEDING AND CURRENT ROW, or RANGE BETWEEN INTERVAL '1' HOUR PRECEDING "
+    "AND CURRENT ROW."
+)
+_NUMBER = "write a number, such as lag(x, 2), nth_value(x, 2) or ntile(4)."
+
+
+def _unrunnable(function: WindowFunction, message: str, hint: str = _FRAME) -> Unrunnable:
+    return Unrunnable(Rejection(message, hint, own_span(function.window)))
 
 
 # Operand types and rejections

@@ -86,11 +86,13 @@ def rejections(node: n.TopN) -> Iterator[Rejection]:
     limit = limit_of(node)
     if limit is None:
         yield Rejection(
-            "a limit that is neither a number nor a column of whole numbers cannot run yet",
-            "write the limit as a number, or compute it as a column of a subquery below.",
+            "the number of rows to keep must be a whole number, or a column of whole numbers",
+            "write a number, or compute the number as a column in a subquery.",
         )
     elif limit < 1:
-        yield Rejection("a limit below 1 leaves no rows", "write a limit of at least 1.")
+        yield Rejection(
+            "this top-N keeps no rows: its limit is below 1", "write a limit of at least 1."
+        )
     if output_watermark_delay_us(node) is None:
         yield Rejection(
             "the top rows of sessions that keep another event time cannot run yet",

@@ -250,15 +250,32 @@ def interval_micros(node: exp.Expr) -> int | None:
         return None
 
 
+_MONTHS = re.compile(r"month|quarter|year", re.IGNORECASE)
+
+
+def _counts_months(node: exp.Expr) -> bool:
+    """Return whether an interval contains months or years, whose lengths differ."""
+    return _MONTHS.search(to_sql(node)) is not None
+
+
+def _interval_hint(node: exp.Expr) -> str:
+    if _counts_months(node):
+        return "use days: INTERVAL '30' DAY; months and years differ in length."
+    return "write for example INTERVAL '10' SECOND."
+
+
 def require_interval(node: exp.Expr, text: str, file: str | None, subject: str) -> int:
     """Return the microseconds of an INTERVAL; raise an error about `subject` for others."""
     micros = interval_micros(node)
     if micros is None:
         span = own_span(node) or Span(0, len(text))
+        problem = "not one"
+        if isinstance(node.unnest(), exp.Interval):
+            problem = "not of fixed length" if _counts_months(node) else "not a valid one"
         raise SqlError(
             "TG-105",
-            f"{subject} must be a constant interval of fixed length, not {to_sql(node)}",
+            f"{subject} must be a constant interval, but {to_sql(node)} is {problem}",
             location=Location(text, span.start, span.end, file),
-            hint="write for example INTERVAL '10' SECOND; months and years have no fixed length.",
+            hint=_interval_hint(node),
         )
     return micros

@@ -164,7 +164,7 @@ _WORD_HINTS: dict[str, str] = {
 }
 # Hints by two words: SESSION alone is also a window function of Tidegate.
 _PHRASE_HINTS: dict[tuple[str, str], str] = {
-    ("SELECT", "TOP"): "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) <= 3, at the end.",
+    ("SELECT", "TOP"): "write SELECT … ORDER BY … LIMIT 3 EMIT CHANGES, without TOP.",
     ("WINDOW", "SESSION"): "GROUP BY SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
 }
 # Keywords that BY must follow.

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.compile.validate.finding import (
-    EXAMPLE_INTERVAL,
     Finding,
     Subject,
-    table_name,
     time_column,
     unbounded,
+    windowed_table,
 )
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import fields_by_id, is_volatile
+from tidegate.plan.bind.subqueries import SCALAR_SUBQUERY
 from tidegate.sql.dialect import own_span
 from tidegate.types import ChangelogKind, Span
 
@@ -28,24 +28,28 @@ def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
             continue
         if any(item.closed_by_watermark for item in node.fields):
             continue
+        time = time_column(node)
+        can_add_time = time is not None and node.input.changelog is ChangelogKind.APPEND
+        add_time = f"add the event time to the columns: SELECT DISTINCT …, {time}, or "
         yield Finding(
             "TG-408",
-            "DISTINCT on a stream would keep every row in state forever",
+            "DISTINCT on a stream would keep every different row in state forever",
             node,
-            f"add the event time to the columns: SELECT DISTINCT …, {time_column(node)}, or let "
-            "state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
+            (add_time if can_add_time else "")
+            + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
 
 
 def _deduplication(node: n.TopN) -> Iterable[Finding]:
     if not node.deduplicates or node.ttl_us is not None or node.closing_key is not None:
         return
+    time = time_column(node)
+    add_time = f", or add the event time to the key: PARTITION BY …, {time}" if time else ""
     yield Finding(
         "TG-408",
-        "keeping the first row of each key would keep every key in state forever",
+        "emitting the first row of each key once would keep every key in state forever",
         node,
-        "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …, or add the event time "
-        f"to the key: PARTITION BY …, {time_column(node)}",
+        f"let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …{add_time}",
     )
 
 
@@ -66,8 +70,16 @@ def join_without_bound(subject: Subject) -> Iterable[Finding]:
             f"this {node.predicate or 'join'} has no time bound, so it would keep every row of "
             "both sides in state forever",
             node,
-            _bound_hint(node) + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
+            _bound_hint(node) + _EXPIRE[node.predicate == SCALAR_SUBQUERY],
         )
+
+
+# The value of a scalar subquery changes, so a query with one emits changes.
+_EXPIRE = {
+    False: "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
+    True: "let state expire and emit changes: CREATE STREAM … WITH (state_ttl = '1 day') AS … EMIT "
+    "CHANGES",
+}
 
 
 def _bound_hint(node: n.Join) -> str:
@@ -92,14 +104,30 @@ def _bound_hint(node: n.Join) -> str:
 
 def limit_unbounded(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
-        if isinstance(node, n.Limit) and unbounded(node):
-            yield Finding(
-                "TG-402",
-                "LIMIT on a stream would emit the first rows to arrive, and then nothing",
-                node,
-                "add an order and EMIT CHANGES, to update the first rows when they change: ORDER "
-                "BY … LIMIT 10 EMIT CHANGES; or use LIMIT inside a window.",
+        if not isinstance(node, n.Limit) or not unbounded(node):
+            continue
+        ordered = isinstance(node.input, n.Sort)
+        message = "LIMIT on a stream would emit the first rows to arrive, and then nothing"
+        hint = "keep the first rows in an order, and update them: ORDER BY … LIMIT 10 EMIT CHANGES"
+        if ordered and node.count is not None:
+            message = "the first rows in this order change with the rows that arrive"
+            hint = "end the statement with EMIT CHANGES, to update them"
+        elif ordered and node.offset is not None:
+            message = "OFFSET without LIMIT needs the whole order, and a stream has no last row"
+            offset = node.offset.name
+            hint = (
+                f"limit the rows, and update them: ORDER BY … LIMIT 10 OFFSET {offset} EMIT CHANGES"
             )
+        rows = "ORDER BY … LIMIT" if ordered else "LIMIT"
+        yield Finding("TG-402", message, node, hint + _in_windows(node, rows))
+
+
+def _in_windows(node: n.Node, clause: str) -> str:
+    """Suggest to apply a clause to each window; return an empty string without an event time."""
+    table = windowed_table(node)
+    if table is None:
+        return "."
+    return f"; or apply it to each window: SELECT …, window_end FROM {table} {clause} …"
 
 
 # ---- UNION, INTERSECT and EXCEPT compare every row with all previous rows
@@ -131,28 +159,31 @@ def set_operation_without_bound(subject: Subject) -> Iterable[Finding]:
 
 
 def sort_unbounded(subject: Subject) -> Iterable[Finding]:
+    # Another check reports ORDER BY … LIMIT.
+    limited = {id(node.input) for node in subject.nodes() if isinstance(node, n.Limit)}
     for node in subject.nodes():
-        if isinstance(node, n.Sort) and unbounded(node):
+        if isinstance(node, n.Sort) and unbounded(node) and id(node) not in limited:
             yield Finding(
                 "TG-401",
                 "ORDER BY cannot emit a row before it has read the last one, and a stream has no "
                 "last row",
                 node,
-                "remove ORDER BY, or keep the first rows: ORDER BY … LIMIT 10 EMIT CHANGES; or "
-                "sort inside windows: SELECT …, window_end FROM "
-                f"TUMBLE({table_name(node)}, {time_column(node)}, {EXAMPLE_INTERVAL}) ORDER BY …",
+                "remove ORDER BY, or keep the first rows: ORDER BY … LIMIT 10 EMIT CHANGES"
+                + _in_windows(node, "ORDER BY"),
             )
 
 
 # ---- Scalar subqueries over streams, and IN and EXISTS inside other expressions, are never final
 
-_PREDICATE_HINT = (
-    "combine [NOT] IN and [NOT] EXISTS with the rest of WHERE by AND only; for OR, write two "
-    "queries and UNION them."
+_PREDICATE = (
+    "IN and EXISTS with a subquery must be connected to the rest of the condition by AND",
+    "for OR, write two queries that select the event time, and combine them with UNION.",
 )
-_SCALAR_HINT = (
-    "use one aggregate that reads no column of the outer query; or make it a separate stream, "
-    "aggregated in windows, and join that by window_end."
+_SCALAR = (
+    "a scalar subquery must be a single aggregate, without GROUP BY and without columns of the "
+    "outer query",
+    "write (SELECT max(x) FROM …), with state_ttl and EMIT CHANGES; or aggregate in windows in "
+    "another stream, and join it on window_end.",
 )
 
 
@@ -163,14 +194,8 @@ def subquery_predicate(subject: Subject) -> Iterable[Finding]:
         for subquery in node.subqueries:
             if subquery.bounded and node.input.bounded:
                 continue
-            yield Finding(
-                "TG-410",
-                "this subquery is evaluated for every row, but its result keeps changing: a "
-                f"{'condition' if isinstance(node, n.Filter) else 'column'} cannot depend on it",
-                node,
-                _PREDICATE_HINT if _is_predicate(node) else _SCALAR_HINT,
-                subquery.span,
-            )
+            message, hint = _PREDICATE if _is_predicate(node) else _SCALAR
+            yield Finding("TG-410", message, node, hint, subquery.span)
 
 
 def _is_predicate(node: n.Filter | n.Project) -> bool:

@@ -5,30 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.compile.validate.finding import (
-    EXAMPLE_INTERVAL,
     Finding,
     Subject,
-    table_name,
-    time_column,
+    hidden_key,
     unbounded,
     window_hint,
 )
 from tidegate.plan import nodes as n
+from tidegate.plan.bind.subqueries import SCALAR_SUBQUERY
 from tidegate.sql.statements import EmitClause, EmitMode
 from tidegate.types import ChangelogKind
 
 
 def aggregate_without_emit(subject: Subject) -> Iterable[Finding]:
+    scalars = [
+        node
+        for node in subject.nodes()
+        if isinstance(node, n.Join) and node.predicate == SCALAR_SUBQUERY
+    ]
+    # The check of joins reports these with the same hint.
+    without_ttl = [node for join in scalars if join.ttl_us is None for node in n.walk(join.right)]
     for node in subject.nodes():
         if not isinstance(node, n.Aggregate) or node.windowed or not unbounded(node):
             continue
+        if node in without_ttl:
+            continue
         if node.emit is None or node.emit.mode is EmitMode.DEFAULT:
+            has_key = subject.plan.input.key is not None and not scalars
+            window = "" if scalars else window_hint(node)
+            update = " or EMIT ON UPDATE" if has_key else ""
             yield Finding(
                 "TG-403",
                 "this aggregate never emits: its groups have no window, and the query has no EMIT "
                 "clause",
                 node,
-                f"{window_hint(node)}end the statement with EMIT CHANGES or EMIT ON UPDATE.",
+                f"{window}end the statement with EMIT CHANGES{update}.",
             )
 
 
@@ -117,27 +128,46 @@ def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
 
 def _not_final(subject: Subject, emit: EmitClause) -> Iterable[Finding]:
     below = subject.plan.input
-    windows = any(isinstance(node, n.Window) for node in n.walk(below))
     appended = below.changelog is ChangelogKind.APPEND or bool(emit.lateness_us)
-    if not appended and (below.is_final or windows):
+    if not appended:
         yield Finding(
             "TG-404",
-            "EMIT ON WINDOW CLOSE: rows of this query may be retracted, so no window makes "
-            "them final",
+            "EMIT ON WINDOW CLOSE: rows of this query can be retracted, so they are never final",
             subject.plan,
-            "use EMIT CHANGES; or let windows make them final: PARTITION BY window_end in a "
-            "ranking, GROUP BY TUMBLE(…) in an aggregate.",
+            f"use EMIT CHANGES{_partition_hint(subject)}.",
             emit.span,
         )
     elif not below.is_final:
         yield Finding(
             "TG-404",
-            "EMIT ON WINDOW CLOSE: this query has no window that could close",
+            "EMIT ON WINDOW CLOSE: the result of this query has neither a window nor an event time",
             subject.plan,
-            "remove EMIT, to emit rows as they arrive; or read them in windows: FROM "
-            f"TUMBLE({table_name(below)}, {time_column(below)}, {EXAMPLE_INTERVAL}).",
+            f"{_event_time_hint(below)}remove EMIT ON WINDOW CLOSE, to emit rows immediately.",
             emit.span,
         )
+
+
+def _partition_hint(subject: Subject) -> str:
+    """Suggest to rank within windows, if a ranking reads windows."""
+    for node in subject.nodes():
+        if isinstance(node, n.TopN | n.Over) and not getattr(node, "windowed", False):
+            ends = [item.name for item in node.input.fields if item.role is n.Role.WINDOW_END]
+            if ends and node.input.changelog is ChangelogKind.APPEND:
+                return f"; or add {ends[0]} to PARTITION BY, for results per window"
+    return ""
+
+
+def _event_time_hint(below: n.Node) -> str:
+    """Suggest to select the event time; return '' if that would not make rows final."""
+    if not isinstance(below, n.Project):
+        return ""
+    below = below.input
+    while isinstance(below, n.Filter):
+        below = below.input
+    times = [item.name for item in below.fields if item.is_event_time]
+    if not isinstance(below, n.Scan | n.StreamReference) or len(times) != 1:
+        return ""
+    return f"add the event time to SELECT: SELECT …, {times[0]}; or "
 
 
 # ---- EMIT ON UPDATE and EMIT EVERY need rows that change, and a key
@@ -172,5 +202,11 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
 
 def _key_hint(subject: Subject) -> str:
     sets = any(isinstance(node, n.Explode) and node.of_sets for node in subject.nodes())
-    also = ", and grouping_id()" if sets else ""
-    return f"select every column of GROUP BY{also}, or use EMIT CHANGES, which needs no key."
+    if sets:
+        return (
+            "select every column of GROUP BY, and grouping_id(); or use EMIT CHANGES, which needs "
+            "no key."
+        )
+    missing = ", ".join(hidden_key(subject.plan))
+    select = f"add the key to SELECT: {missing}; or " if missing else ""
+    return f"{select}use EMIT CHANGES, which needs no key."

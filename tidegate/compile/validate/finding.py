@@ -10,8 +10,8 @@ from sqlglot import exp
 from tidegate.errors import Location, ValidationError
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.statements import EmitClause
-from tidegate.types import Span
+from tidegate.sql.statements import CreateStream, EmitClause, Statement
+from tidegate.types import ChangelogKind, Span
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,12 @@ class Finding:
     hint: str
     span: Span | None = None
 
-    def to_error(self, text: str, file: str | None, fallback: Span) -> ValidationError:
-        span = self.span or self.node.span or fallback
+    def to_error(self, text: str, file: str | None, statement: Statement) -> ValidationError:
+        span = self.span or self.node.span or statement.span
         location = Location(text, span.start, span.end, file)
+        hint = self.hint.replace("CREATE STREAM …", f"{create_clause(statement)} …")
         return ValidationError(
-            self.code, self.message, location=location, hint=self.hint, path=plan_path(self.node)
+            self.code, self.message, location=location, hint=hint, path=plan_path(self.node)
         )
 
 
@@ -92,6 +93,12 @@ def window_hint(node: n.Aggregate) -> str:
     return f"add {window} to GROUP BY, or " if node.keys else f"add GROUP BY {window}, or "
 
 
+def create_clause(statement: Statement) -> str:
+    """Return the beginning of a CREATE statement for a query, for hints."""
+    view = isinstance(statement, CreateStream) and statement.materialized
+    return "CREATE MATERIALIZED VIEW" if view else "CREATE STREAM"
+
+
 def table_name(node: n.Node) -> str:
     """Return the first table below a node, for hints that can be pasted."""
     for below in n.walk(node, into_inlined=False):
@@ -102,12 +109,40 @@ def table_name(node: n.Node) -> str:
     return "my_source"
 
 
-def time_column(node: n.Node) -> str:
+def time_column(node: n.Node) -> str | None:
     """Return the name of an event-time column below a node, for hints that can be pasted."""
     for below in n.walk(node):
         if not isinstance(below, n.Scan | n.StreamReference):
             continue
         for item in below.fields:
-            if item.role is n.Role.TIME and item.name != "window_time":
+            if item.role is n.Role.TIME and item.name != "window_time" and item.is_event_time:
                 return item.name
-    return "ts"
+    return None
+
+
+def windowed_table(node: n.Node) -> str | None:
+    """Return the only table below a node as a window in FROM; None if it has no event time."""
+    while isinstance(node, n.Unary) and not isinstance(node, n.StreamReference):
+        node = node.input
+    if not isinstance(node, n.Scan | n.StreamReference):
+        return None
+    if not node.has_watermark or node.changelog is not ChangelogKind.APPEND:
+        return None
+    time = time_column(node)
+    return f"TUMBLE({table_name(node)}, {time}, {EXAMPLE_INTERVAL})" if time else None
+
+
+def hidden_key(plan: n.Emit) -> list[str]:
+    """Return the key columns that the query computes but does not select."""
+    below = plan.input
+    while below.key is None and isinstance(below, n.Project | n.Filter):
+        below = below.input
+    selected = {item.id for item in plan.fields}
+    keys = [below.field(key) for key in below.key or ()]
+    # Each column of a window identifies it.
+    windows = [item for item in keys if item.window is not None]
+    if any(item.id in selected for item in windows):
+        windows = []
+    ends = [item for item in windows if item.role is n.Role.WINDOW_END] or windows[:1]
+    missing = [item for item in keys if item.window is None and item.id not in selected]
+    return [item.name for item in (*missing, *ends)]

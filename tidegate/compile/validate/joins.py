@@ -44,7 +44,7 @@ def _check_lookup(node: n.Join) -> Iterable[Finding]:
             node,
             "FOR SYSTEM_TIME AS OF PROCTIME() needs a lookup table on the right",
             "declare it with CREATE LOOKUP TABLE, or join by event time: FOR SYSTEM_TIME AS OF "
-            f"{time_column(node.left)}.",
+            f"{time_column(node.left) or 'ts'}.",
         )
     elif node.as_of is not None and not is_processing_time(node.as_of):
         yield _side_finding(

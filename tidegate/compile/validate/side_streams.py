@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import SideStream, Stream
-from tidegate.compile.validate.finding import Finding, Subject
+from tidegate.compile.validate.finding import Finding, Subject, create_clause
 from tidegate.errors import Location, TidegateError, ValidationError
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.binder import MEMBER_COLUMN
@@ -39,7 +39,8 @@ def _reasons(side: SideStream, stream: Stream, catalog: Catalog) -> Iterator[tup
         yield (
             f"pipeline {parent.pipeline} emits the late rows of {side.parent}, but {stream.name} "
             f"runs in pipeline {stream.pipeline}",
-            f"CREATE STREAM {stream.name} WITH (pipeline = '{parent.pipeline}') AS …",
+            f"{create_clause(stream.statement)} {stream.name} WITH (pipeline = "
+            f"'{parent.pipeline}') AS …",
         )
     if side.is_changelog:
         yield (
@@ -149,7 +150,8 @@ def failed_row_errors(stream: Stream, catalog: Catalog) -> Iterator[TidegateErro
                 node.span,
                 f"{other.name} continues after rows on which an expression fails, but "
                 f"{stream.name}, which computes it again, would stop",
-                f"CREATE STREAM {stream.name} WITH (on_error = 'dead_letter') AS …",
+                f"{create_clause(stream.statement)} {stream.name} WITH (on_error = 'dead_letter') "
+                "AS …",
             )
 
 

@@ -17,11 +17,12 @@ from tidegate.catalog.objects import (
     Stream,
 )
 from tidegate.catalog.options import OptionType
-from tidegate.compile.validate.finding import plan_path
+from tidegate.compile.validate.finding import hidden_key, plan_path
 from tidegate.compile.validate.validator import ValidatorMode
 from tidegate.errors import CatalogError, Location, TidegateError, ValidationError, did_you_mean
 from tidegate.plan import nodes as n
 from tidegate.sql import statements as st
+from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind, Span
 
 # ---- An append-only sink cannot write a stream that retracts rows
@@ -46,7 +47,8 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
         "TG-413",
         f"stream {sink.stream} {_EMITS[kind]}, but sink {sink.name} only accepts {kinds} streams",
         location=Location(sink.script.text, source_span.start, source_span.end, sink.script.file),
-        hint=spec.changelog_hint or "end the query of the stream with EMIT ON WINDOW CLOSE.",
+        hint=_hint([*_other_emits(sink, plan, accepts), spec.changelog_hint])
+        or "write the stream to a sink that accepts changes, such as postgres.",
         path=plan_path(plan),
     )
 
@@ -57,13 +59,58 @@ def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | 
         return None
     span = sink.statement.span
     source_span = getattr(sink.statement, "source_span", span)
+    ways = _other_emits(sink, plan, frozenset({ChangelogKind.APPEND}))
+    missing = hidden_key(plan) if isinstance(plan, n.Emit) else []
+    if missing:
+        ways.insert(0, f"add the key to SELECT: {', '.join(missing)}")
+    elif any(isinstance(node, n.TopN) for node in n.walk(plan)):
+        ways.append("keep one row per key: QUALIFY row_number() OVER (…) = 1")
+    ways.append("give the rows a key: GROUP BY columns, and select all of them")
     return ValidationError(
         "TG-413",
         f"stream {sink.stream} {_EMITS[plan.changelog]}, but it has no key, so sink {sink.name} "
         "cannot identify the row to change",
         location=Location(sink.script.text, source_span.start, source_span.end, sink.script.file),
-        hint="group the stream by columns and select all of them, or use EMIT ON WINDOW CLOSE.",
+        hint=_hint(ways[:2]),
         path=plan_path(plan),
+    )
+
+
+def _hint(ways: Sequence[str | None]) -> str:
+    hint = "; or ".join(way.rstrip(".") for way in ways if way)
+    return f"{hint}." if hint else ""
+
+
+def _other_emits(sink: Sink, plan: n.Node, accepts: frozenset[ChangelogKind]) -> list[str]:
+    """Return changes of the EMIT clause after which the sink accepts the stream."""
+    if not isinstance(plan, n.Emit):
+        return []
+    clause = plan.clause
+    mode = clause.mode if clause is not None else EmitMode.DEFAULT
+    has_lateness = clause is not None and clause.lateness_us is not None
+    ways = []
+    if _retracts_only_open_windows(plan):
+        if mode in (EmitMode.DEFAULT, EmitMode.WINDOW_CLOSE):
+            ways.append("remove ALLOW LATENESS")
+        else:
+            lateness = ", without ALLOW LATENESS" if has_lateness else ""
+            ways.append(f"end the query of {sink.stream} with EMIT ON WINDOW CLOSE{lateness}")
+    if ChangelogKind.UPSERT in accepts and plan.input.key is not None:
+        clauses = " ALLOW LATENESS …" if has_lateness else ""
+        ways.append(f"end the query of {sink.stream} with EMIT ON UPDATE{clauses}")
+    return ways
+
+
+def _retracts_only_open_windows(plan: n.Emit) -> bool:
+    """Return whether all changes come from windows that the watermark closes."""
+    origins = [
+        node
+        for node in n.walk(plan.input, into_inlined=False)
+        if node.changelog is not ChangelogKind.APPEND
+        and all(child.changelog is ChangelogKind.APPEND for child in node.inputs)
+    ]
+    return plan.has_watermark and all(
+        isinstance(node, n.Aggregate) and node.windowed for node in origins
     )
 
 

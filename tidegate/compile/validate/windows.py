@@ -44,9 +44,14 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
             f"{node.spec.kind.value} is over {time}, which is not the event time: the "
             "watermark does not apply to it",
             node,
-            f"use the event time {time_column(node)}, or make {time} a computed column of the "
-            "source with WATERMARK FOR it.",
+            f"{_use_event_time(node)}make {time} a computed column of the source with WATERMARK "
+            "FOR it.",
         )
+
+
+def _use_event_time(node: n.Node) -> str:
+    time = time_column(node)
+    return f"use the event time {time}, or " if time is not None else ""
 
 
 def _reads_following_rows(node: n.Node) -> bool:
@@ -74,7 +79,7 @@ def _nested_window_finding(node: n.Window, item: n.Field) -> Finding:
             f"{node.spec.kind.value} is over {item.name} of a window in processing time, which is "
             "not the event time, so the watermark does not apply to it",
             node,
-            f"use the event time {time_column(node)} in the inner window.",
+            f"use the event time {time_column(node) or 'of the source'} in the inner window.",
         )
     return Finding(
         "TG-406",
@@ -99,24 +104,39 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
     operators = [node for node in subject.nodes() if node.drops_late_rows]
     grouped = any(isinstance(node, n.Aggregate) for node in operators)
     if emit.lateness_us is not None and not grouped:
+        time = time_column(subject.plan)
+        window = f"add GROUP BY TUMBLE({time}, {EXAMPLE_INTERVAL}), or " if time else ""
         yield Finding(
             "TG-412",
             "ALLOW LATENESS keeps closed windows for corrections, but this query has no aggregate "
             "in windows of event time",
             subject.plan,
-            f"add GROUP BY TUMBLE({time_column(subject.plan)}, {EXAMPLE_INTERVAL}), or remove "
-            "ALLOW LATENESS.",
+            f"{window}remove ALLOW LATENESS.",
             emit.lateness_span,
         )
     if emit.late_to is not None and not operators:
         yield Finding(
             "TG-412",
-            f"LATE DATA TO {emit.late_to}: no row can be too late for a query without windows of "
-            "event time, time-bounded joins or OVER",
+            f"LATE DATA TO {emit.late_to}: no row of this query can be late, because nothing in it "
+            "waits for the watermark",
             subject.plan,
-            f"remove LATE DATA TO {emit.late_to}.",
+            f"remove LATE DATA TO {emit.late_to}{_hold_hint(subject.plan, emit.late_to)}.",
             emit.late_to_span,
         )
+
+
+def _hold_hint(plan: n.Emit, late_to: str) -> str:
+    """Suggest EMIT ON WINDOW CLOSE for a query that only filters and projects rows."""
+    node: n.Node = plan.input
+    while isinstance(node, n.Project | n.Filter):
+        node = node.input
+    time = time_column(node) if isinstance(node, n.Scan) else None
+    if time is None or node.changelog is not ChangelogKind.APPEND:
+        return ""
+    return (
+        "; or hold each row until the watermark passes it: "
+        f"SELECT …, {time} … EMIT ON WINDOW CLOSE LATE DATA TO {late_to}"
+    )
 
 
 # ---- OVER on a stream needs the order of event time, or a window; otherwise every row is kept
@@ -173,8 +193,19 @@ def _finding(node: n.Over, function: WindowFunction) -> Finding:
 
 
 def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
+    if _orders_by_arrival(function):
+        return (
+            "OVER in the order of arrival would keep the state of every partition forever",
+            "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
+        )
     name, time = function.name.lower(), time_column(node)
     corrections = f"or allow corrections of results: {_TTL}."
+    if time is None:
+        return (
+            f"{name} is not ordered by an event time, so a later row could change all earlier "
+            "results",
+            f"declare WATERMARK FOR an event time in the source, and ORDER BY it; {corrections}",
+        )
     if _waits_below(node):
         return (
             f"{name} cannot run in event-time order, because its input waits for following rows",
@@ -183,13 +214,14 @@ def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
     if leading_event_time(function, node.input.fields) is None:
         if function.name in ex.RANK_FUNCTIONS:
             hint = (
-                f"keep the first n of each partition: QUALIFY {name}() OVER (…) <= 10 with EMIT "
-                f"CHANGES, or ORDER BY {time}, {corrections}"
+                f"keep the first n of each partition: QUALIFY {name}() OVER (…) <= 10 EMIT "
+                f"CHANGES; or ORDER BY {time}; {corrections}"
             )
         else:
             hint = (
-                f"OVER (PARTITION BY … ORDER BY {time} ROWS BETWEEN 10 PRECEDING AND CURRENT ROW); "
-                f"over all rows of a window add window_end to PARTITION BY; {corrections}"
+                f"order by the event time: OVER (PARTITION BY … ORDER BY {time} ROWS BETWEEN 10 "
+                f"PRECEDING AND CURRENT ROW); or add window_end to PARTITION BY, for results per "
+                f"window; {corrections}"
             )
         return (
             f"{name} is not ordered by the event time, so a later row could change all earlier "
@@ -198,9 +230,17 @@ def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
         )
     return (
         f"{name} reads all following rows, and a stream has no last row",
-        f"end the frame at CURRENT ROW or at 10 FOLLOWING, or add window_end to PARTITION BY, "
-        f"{corrections}",
+        "end the frame at CURRENT ROW or at 10 FOLLOWING; or add window_end to PARTITION BY, "
+        f"for results per window; {corrections}",
     )
+
+
+def _orders_by_arrival(function: WindowFunction) -> bool:
+    """Return whether a function was written with ORDER BY PROCTIME()."""
+    keys = function.order
+    if not keys:
+        return function.name == "ROW_NUMBER"
+    return isinstance(keys[0], exp.Ordered) and isinstance(keys[0].this, exp.Null)
 
 
 def _waits_below(node: n.Over) -> bool:

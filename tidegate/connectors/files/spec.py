@@ -155,8 +155,7 @@ SPEC = ConnectorSpec(
         accepts=_accepts,
         check_columns=_check_columns,
         exclusive_options=("path",),
-        changelog_hint="let the stream EMIT ON WINDOW CLOSE, or write _op as a column: changelog = "
-        "'column'.",
+        changelog_hint="write the operation to a column _op: changelog = 'column'",
     ),
     lookup=LookupSpec((*_COMMON, *_READING, _GLOB), check=_check_source),
 )

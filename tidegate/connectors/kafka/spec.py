@@ -415,7 +415,6 @@ SPEC = ConnectorSpec(
         check=_check_sink,
         is_read_by=_is_read_by,
         check_columns=writing_problem,
-        changelog_hint="let the stream EMIT ON WINDOW CLOSE or EMIT ON UPDATE, or write _op into "
-        "the records: changelog = 'column'.",
+        changelog_hint="write the operation to a field _op: changelog = 'column'",
     ),
 )

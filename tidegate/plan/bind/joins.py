@@ -263,7 +263,7 @@ def parse_asof_options(context: Context, join: exp.Join) -> tuple[bool, exp.Expr
     if tolerance is not None and _constant(tolerance) is None:
         context.report(
             "TG-105",
-            "TOLERANCE must be a constant interval of fixed length, or a number",
+            "TOLERANCE must be a constant: a number, or an interval without months",
             tolerance,
             "write TOLERANCE INTERVAL '5' SECOND.",
         )

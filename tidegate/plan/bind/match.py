@@ -504,7 +504,7 @@ class _MatchBinder:
         if micros is None or micros <= 0:
             self.context.report(
                 "TG-105",
-                "WITHIN must be a constant interval of fixed length, greater than zero",
+                "WITHIN must be a constant interval, greater than zero and without months",
                 within,
                 "WITHIN INTERVAL '10' MINUTE; months and years have no fixed length.",
             )

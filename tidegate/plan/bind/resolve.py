@@ -235,6 +235,12 @@ def _apply_except(
 UNKNOWN_FIELD = Field("?", "?")
 # The metadata key of calls of unknown functions; their columns are not checked further.
 UNKNOWN_FUNCTION = "unknown_function"
+# What to write for the window functions of Spark.
+_SPARK_WINDOWS = {
+    "WINDOW": "TUMBLE(ts, INTERVAL '1' MINUTE), HOP or CUMULATE, where ts is the event time.",
+    "SESSION_WINDOW": "SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
+    "WINDOW_TIME": "TUMBLE(ts, INTERVAL '1' MINUTE), and select its column window_time.",
+}
 
 
 @dataclass
@@ -372,7 +378,9 @@ class Resolver:
     def _check_clauses(self, node: exp.Expr) -> None:
         """Report OVER and FILTER on user-defined functions, which are scalar."""
         if isinstance(node, exp.Tuple) and not node.expressions:
-            self.context.report("TG-101", "() is empty", node, "put a value in the parentheses.")
+            self.context.report(
+                "TG-101", "these parentheses are empty", node, "write an expression in them."
+            )
         if isinstance(node, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
             function = find_user_function(node.this, self.context)
             if function is not None:
@@ -402,8 +410,8 @@ class Resolver:
             return node
         self.context.report(
             "TG-305",
-            "ORDER BY PROCTIME() is the order of arrival: it must be the only key, ascending (or "
-            "descending for row_number), and its frames must be of ROWS",
+            "ORDER BY PROCTIME() must be the only key of ORDER BY, ascending (descending only for "
+            "row_number), with a frame in ROWS",
             node,
             "write OVER (… ORDER BY PROCTIME() ROWS BETWEEN 9 PRECEDING AND CURRENT ROW).",
         )
@@ -448,19 +456,22 @@ class Resolver:
 
     def _check_context(self, name: str, node: exp.Expr) -> None:
         """Report window functions and PROCTIME() where they are not allowed."""
+        if name in ex.SPARK_WINDOW_FUNCTIONS or name in ex.WINDOW_FUNCTIONS:
+            # Its arguments are not grouped; one error is enough.
+            node.meta[UNKNOWN_FUNCTION] = True
         if name in ex.SPARK_WINDOW_FUNCTIONS:
             self.context.report(
                 "TG-306",
-                f"Spark's {name.lower()} function does not define windows in Tidegate",
+                f"Tidegate does not have the function {name.lower()} of Spark",
                 node,
-                "use GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), HOP, SESSION or CUMULATE.",
+                f"use GROUP BY {_SPARK_WINDOWS[name]}",
             )
         elif name in ex.WINDOW_FUNCTIONS:
             self.context.report(
                 "TG-306",
-                f"{name} is only allowed in GROUP BY and FROM",
+                f"{name} cannot be selected or compared: it is only allowed in GROUP BY and FROM",
                 node,
-                f"use GROUP BY {name}(…), and select window_start or window_end.",
+                f"write GROUP BY {name}(…), and select window_start or window_end.",
             )
         elif name == "PROCTIME":
             self.context.report(

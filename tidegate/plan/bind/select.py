@@ -621,7 +621,7 @@ def apply_limit(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
     for part in filter(None, (limit, offset)):
         if not _has_constant_count(part):
             word = "OFFSET" if part is offset else "LIMIT"
-            message = f"{word} must be a constant number of rows"
+            message = f"{word} must be a whole number, not an expression"
             context.report("TG-103", message, part, f"write a number: {word} 10")
             return node
     return n.Limit(

@@ -24,6 +24,9 @@ from tidegate.sql.dialect import own_span, to_sql
 # The metadata key of an expression for the number of its bound subquery.
 SUBQUERY_NUMBER = "subquery"
 
+# The predicate of a join with the value of a scalar subquery.
+SCALAR_SUBQUERY = "scalar subquery"
+
 
 @dataclass(frozen=True)
 class Predicate:
@@ -371,7 +374,7 @@ def join_scalar_subqueries(
             projection = _single_value(bound[number])
             if projection is None or (bound[number].bounded and node.bounded):
                 continue
-            node = _join_row(context, node, projection.input, bound[number], "scalar subquery")
+            node = _join_row(context, node, projection.input, bound[number], SCALAR_SUBQUERY)
             assert isinstance(projection.input, n.Aggregate), "the projection reads an Aggregate"
             values[number] = exp.paren(
                 _with_empty_value(projection.expressions[0], projection.input)
