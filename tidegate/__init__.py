@@ -1,4 +1,7 @@
-"""Tidegate: streaming SQL for Python on Apache Spark. Accepted means right.
+"""Streaming SQL for Python on Apache Spark.
+
+A query that Tidegate accepts returns the rows that a batch run over the same on-time rows returns.
+Other queries are rejected before they run.
 
     import tidegate
 
@@ -7,7 +10,7 @@
         db.start(until_end=True)
         db.wait()
 
-Everything heavy is imported when it is first used: `import tidegate` loads neither Spark nor Arrow.
+Spark and Arrow are imported on first use, so `import tidegate` is fast.
 """
 
 from __future__ import annotations

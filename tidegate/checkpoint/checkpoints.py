@@ -37,7 +37,7 @@ class NonRevertibleSink:
 def non_revertible_sinks(
     manifests: Manifests, checkpoint: Manifest, tolerates_restore: ToleratesRestore
 ) -> list[NonRevertibleSink]:
-    """Return the sinks that would receive rows twice after a restore of `checkpoint`."""
+    """Return the sinks that would contain duplicates after a restore of `checkpoint`."""
     newest = _load_or_none(manifests.load_newest)
     found = []
     for name, sink in (newest.sinks if newest is not None else {}).items():
@@ -51,8 +51,8 @@ def non_revertible_sinks(
 def restore(manifests: Manifests, checkpoint: Manifest, keep_sink_rows: bool) -> Manifest:
     """Start a new generation with the content of `checkpoint`; return its first manifest.
 
-    Before that, an empty epoch is committed to the old generation. A process that still runs it
-    then fails to create its next manifest.
+    Before that, an empty epoch is committed to the old generation, so that a zombie driver fails to
+    create its next manifest.
     """
     newest = _load_or_none(manifests.recover)
     if newest is not None:

@@ -81,8 +81,9 @@ class Lease:
     """A lock in an object store: a numbered object that its holder rewrites as a heartbeat.
 
     A process that finds an expired lease creates the object with the next number. If several
-    processes try, one succeeds. A holder that was only slow checks for a newer lease before it
-    publishes an epoch. Its commits need no check: only one process can create a manifest.
+    processes try, one succeeds. A zombie driver, whose lease was taken over, finds the newer lease
+    before it publishes an epoch. Commits need no check, because only one process can create a
+    manifest.
     """
 
     def __init__(
