@@ -1,8 +1,9 @@
 """Stateful operators: pure state machines over Arrow tables. No Spark, no clock, no randomness.
 
-Start with `operator` (the contract) and `runner` (one epoch of one key group). Reading tasks call
-`pre_aggregate`, which reduces rows before the shuffle; then `step` runs once per epoch for every
-key group, on the shuffled rows and the watermark updates of the epoch.
+Start with `operator` (the contract) and `runner` (one epoch of one key group). The task that reads
+a source or runs the operator upstream calls `pre_aggregate`, which reduces rows before the shuffle.
+Then `step` runs once per epoch for every key group, on the shuffled rows and the epoch's progress
+of the watermark.
 
 - `aggregate/`: GROUP BY over windows, sessions and keys, and the aggregate functions
 - `join/`: interval, regular and ASOF joins, and the results of lookup joins

@@ -322,7 +322,7 @@ class Pipeline:
         return min(seconds, max((timer_us - _now_us()) / 1_000_000, 0.001))
 
     def _sleep(self, seconds: float, skip_if_woken: bool) -> None:
-        """Sleep until `wake` is called; `skip_if_woken`: calls since the last sleep count, too."""
+        """Sleep until `wake` is called; `skip_if_woken` includes calls since the last sleep."""
         with self._wake:
             if not self._stopping and not (skip_if_woken and self._woken):
                 self._wake.wait(seconds)
@@ -491,7 +491,7 @@ class Pipeline:
     # Waiting and stopping
 
     def wait(self, timeout: float | None) -> bool:
-        """Block until all input available now is processed, or a bounded run has finished.
+        """Wait until all input that is available now is processed, or a bounded run has finished.
 
         Returns False after a timeout. Raises the error of a pipeline that failed.
         """

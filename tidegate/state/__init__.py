@@ -2,8 +2,8 @@
 
 `state_file` is what pipelines use, and where to start reading: `StateBackend` is the contract for
 the state of one operator in one key group, `StateFileBackend` implements it with immutable files,
-and a `StateHandle` in the manifest refers to it. `codec` serializes Arrow tables and computes
-fingerprints; operators of queries store tables.
+and a `StateHandle` in the manifest refers to it. `codec` serializes the Arrow tables that operators
+store, and computes fingerprints.
 
 Pipelines do not use the other two modules yet. `keyed_state` has value, list, map and reducing
 state per user key, with order-preserving keys, for process functions that handle keys one by one.

@@ -41,7 +41,7 @@ MAX_COUNTED_PANES = 256
 class WindowAggregate(GroupByOperator):
     """GROUP BY over tumbling, hopping and cumulating windows, and groups that the watermark closes.
 
-    Rows are pre-aggregated in the reading task. Partial aggregates are appended to the pane they
+    Rows are pre-aggregated before the shuffle. Partial aggregates are appended to the pane they
     belong to; closing a window combines its panes. Closed windows are kept for `lateness_us`: late
     rows that arrive in this time update them.
     """

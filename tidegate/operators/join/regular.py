@@ -38,11 +38,12 @@ from tidegate.state.codec import schema_text
 
 @dataclass(frozen=True)
 class RegularJoin:
-    """An updating join. `retracts`: rows have a weight, 1 adds a row, −1 retracts it.
+    """An updating join.
 
-    With `close_delay_us` rows have times, and are late and dropped by the watermark as in an
-    interval join. With `ttl_us` a key without new rows on either side expires after that much
-    processing time. `at_end` emits the join once, when both inputs have ended.
+    With `retracts`, rows have a weight: 1 adds a row, −1 retracts it. With `close_delay_us`, rows
+    have times, and the watermark drops late and expired rows as in an interval join. With `ttl_us`,
+    a key without new rows on either side expires after that much processing time. With `at_end`,
+    the join is emitted once, when both inputs have ended.
     """
 
     condition: JoinCondition
@@ -94,11 +95,11 @@ class RegularJoin:
         return (self._consolidate(table),)
 
     def _expiry_us(self, port: int, times: Ints) -> Ints:
-        """Return the watermarks from which rows are not needed.
+        """Return the watermarks from which rows are not needed any more.
 
-        Then they can neither be matched nor retracted, and no row of the other side needs them to
-        find out whether it has a match. A row of an outer side may lose its last match, so the rows
-        that match it are kept as long as it is.
+        From then on a row can neither match nor be retracted, and no row of the other side needs it
+        to find out whether it has a match. A row of an outer side may lose its last match, so the
+        rows that match it are kept as long as the row itself.
         """
         if self.close_delay_us is None:
             return times

@@ -148,7 +148,7 @@ def _merge_at_once(
 
 
 def require_numbers(call: AggregateCall) -> None:
-    """Reject arguments that are not numbers: casting text is left to Spark, which has its rules."""
+    """Reject arguments that are not numbers; only Spark can cast text to numbers by its rules."""
     for kind in call.arguments:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_decimal(kind)):
             hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
