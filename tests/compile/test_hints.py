@@ -255,6 +255,21 @@ CASES = {
         f"CREATE STREAM s {TTL} AS SELECT row_number() OVER (PARTITION BY auction "
         "ORDER BY PROCTIME() DESC) AS n FROM bids QUALIFY n <= 10;",
     ),
+    "emit_update": Pasted(
+        "CREATE STREAM s AS SELECT auction, count(*) AS n FROM bids GROUP BY auction EMIT UPDATE;",
+        "TG-101",
+        "EMIT ON UPDATE",
+        "CREATE STREAM s AS SELECT auction, count(*) AS n FROM bids GROUP BY auction "
+        "EMIT ON UPDATE;",
+    ),
+    "asof_without_condition": Pasted(
+        "CREATE STREAM s AS SELECT b.price FROM bids AS b ASOF JOIN asks AS a "
+        "ON a.auction = b.auction;",
+        "TG-417",
+        "MATCH_CONDITION (b.ts >= a.ts) ON …",
+        "CREATE STREAM s AS SELECT b.price FROM bids AS b ASOF JOIN asks AS a "
+        "MATCH_CONDITION (b.ts >= a.ts) ON a.auction = b.auction;",
+    ),
     "window_of_months": Pasted(
         "CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, INTERVAL '1' MONTH);",
         "TG-105",

@@ -385,7 +385,7 @@ def test_keywords_can_be_names() -> None:
         ("INSERT INTO t DELETE", "expected VALUES, found DELETE", "DELETE"),
         ("SHOW", "expected a kind of object after SHOW, found the end of the statement", "W"),
         ("EXPLAIN STREAM", "expected a stream, found the end of the statement", "M"),
-        ("CREATE STREAM s AS SELECT a FROM t EMIT ON", "ON is not a valid EMIT clause", "ON"),
+        ("CREATE STREAM s AS SELECT a FROM t EMIT ON", "EMIT ON is not a valid EMIT clause", "ON"),
         (
             "CREATE STREAM s AS SELECT a FROM t EMIT FINAL SOON",
             "unexpected SOON in the EMIT clause",

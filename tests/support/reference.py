@@ -21,8 +21,14 @@ def cli_page() -> str:
     """List every command with its arguments and options."""
     lines = ["# The command line", "", _GENERATED, ""]
     lines += [
-        "`tidegate COMMAND --help` shows the same text. `tidegate --install-completion` installs completion for",
-        "your shell.",
+        "`tidegate COMMAND --help` shows the same text.",
+        "",
+        "| for every command | |",
+        "| --- | --- |",
+        "| `--help, -h` | Show the arguments and options. |",
+        "| `--debug` | Show the stack trace of an error. |",
+        "",
+        "`tidegate --version` shows the version. `tidegate --install-completion` installs completion for your shell.",
         "",
         "| exit code | meaning |",
         "| --- | --- |",

@@ -24,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -92,7 +92,11 @@ def check(
     var: Variables = None,
     debug: Debug = False,
 ) -> int:
-    """Find all errors in SQL files without running them."""
+    """Find errors in SQL files without running them.
+
+    Reports all errors at once. Does not start Spark, so it does not find errors in the types of
+    expressions; `tidegate run` reports them before the first epoch.
+    """
     from tidegate.cli import scripts
 
     return scripts.check(files, scripts.parse_variables(var or []))

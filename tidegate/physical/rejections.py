@@ -170,13 +170,13 @@ def require_end(stream: Stream, plan: n.Emit) -> None:
         watermark = all(child.has_watermark for child in node.inputs)
         if not leaf.kind.emits_only_at_end(node, watermark):
             continue
-        other = "give its sources a WATERMARK"
+        other = "declare a WATERMARK in its sources"
         if isinstance(node, n.Aggregate):
-            other = "end the statement with EMIT CHANGES or EMIT ON UPDATE"
+            other = "end the statement with EMIT CHANGES"
         raise RunError(
             "TG-505",
-            f"stream {stream.name} emits nothing before its input ends, and this run does "
-            "not wait for that",
+            f"stream {stream.name} emits rows only at the end of its input, and this run does not "
+            "have an end",
             location=_Locations(stream, plan).of(node),
-            hint=f"run it with --until-end (in Python start(until_end=True)), or {other}.",
+            hint=f"run it with --until-end (Python: db.start(until_end=True)); or {other}.",
         )

@@ -269,12 +269,13 @@ def require_interval(node: exp.Expr, text: str, file: str | None, subject: str) 
     micros = interval_micros(node)
     if micros is None:
         span = own_span(node) or Span(0, len(text))
+        written = text[span.start : span.end] if own_span(node) is not None else to_sql(node)
         problem = "not one"
         if isinstance(node.unnest(), exp.Interval):
             problem = "not of fixed length" if _counts_months(node) else "not a valid one"
         raise SqlError(
             "TG-105",
-            f"{subject} must be a constant interval, but {to_sql(node)} is {problem}",
+            f"{subject} must be a constant interval, but {written} is {problem}",
             location=Location(text, span.start, span.end, file),
             hint=_interval_hint(node),
         )

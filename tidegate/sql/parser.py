@@ -149,11 +149,10 @@ def _parse_statement(cursor: Cursor) -> st.Statement:
     if first.upper() in {"SELECT", "WITH", "FROM"}:
         raise SqlError(
             "TG-102",
-            "a query on its own is not a statement",
+            "a script cannot contain a query on its own",
             location=cursor.location(),
-            hint="name it: CREATE STREAM my_stream AS SELECT …; to read its rows, CREATE "
-            "MATERIALIZED VIEW my_view AS SELECT …; and query it in the shell, with db.query(sql), "
-            "or with tidegate query DIR SQL; EXPLAIN SELECT …; shows the plan.",
+            hint="name it: CREATE STREAM my_stream AS SELECT …; to query stored rows, run SELECT "
+            "in the shell (tidegate sql), with tidegate query DIR SQL, or with db.query(sql).",
         )
     if first.upper() == "TAIL":
         raise SqlError(

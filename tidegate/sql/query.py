@@ -103,9 +103,9 @@ def _comma(token: Token) -> Token:
 
 
 EMIT_FORMS = (
-    "EMIT ON WINDOW CLOSE | EMIT ON UPDATE | EMIT CHANGES | EMIT EVERY INTERVAL '10' SECOND"
+    "write EMIT ON WINDOW CLOSE, EMIT ON UPDATE, EMIT CHANGES or EMIT EVERY INTERVAL '10' SECOND."
 )
-_AFTER_EMIT = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
+_AFTER_EMIT = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY", "UPDATE", "UPDATES", "CHANGE"}
 # Words after which EMIT is a name.
 _BEFORE_ALIASES = {"AS", "SELECT", "FROM", "JOIN", "BY", "AND", "OR", "NOT", "WHERE", "ON"}
 _CTE_HINT = (
@@ -260,7 +260,18 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
             message = f"unexpected {token.text}"
             location = cursor.location(_span([token]))
             hint = f"did you mean {keyword}?"
+        else:
+            hint = _bracket_hint(message)
     return SqlError("TG-101", message, location=location, hint=hint)
+
+
+def _bracket_hint(message: str) -> str | None:
+    for opening, closing in ("()", "[]", "{}"):
+        if message.startswith(f"expected {closing}"):
+            return f"close {opening} with {closing}, or add the missing comma or operator."
+        if message == f"unexpected {closing}":
+            return f"remove it, or add the opening {opening}"
+    return None
 
 
 def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
@@ -363,7 +374,10 @@ def _parse_emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
                 cursor.statement_span,
             )
         return st.EmitMode.EVERY, every
-    raise cursor.error(f"{cursor.peek() or 'EMIT'} is not a valid EMIT clause", EMIT_FORMS)
+    if cursor.at_end:
+        raise cursor.error("the EMIT clause is incomplete", EMIT_FORMS)
+    words = " ".join(filter(None, (cursor.peek(), cursor.peek(1))))
+    raise cursor.error(f"EMIT {words} is not a valid EMIT clause", EMIT_FORMS)
 
 
 def _parse_interval(cursor: Cursor, subject: str) -> int:

@@ -183,8 +183,7 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
     if below.changelog is not ChangelogKind.APPEND and below.key is None:
         yield Finding(
             "TG-416",
-            f"{emit.mode.value} replaces rows by key, but the result does not contain the whole "
-            "key",
+            f"{emit.mode.value} replaces rows by key, but {_missing_key(subject)}",
             subject.plan,
             _key_hint(subject),
             emit.span,
@@ -198,6 +197,12 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
             "_op.",
             emit.span,
         )
+
+
+def _missing_key(subject: Subject) -> str:
+    if hidden_key(subject.plan):
+        return "the result does not contain the whole key"
+    return "the result has no key that identifies a row"
 
 
 def _key_hint(subject: Subject) -> str:

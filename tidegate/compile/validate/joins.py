@@ -94,8 +94,8 @@ def _check_asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     elif node.match is None:
         yield _side_finding(
             node,
-            "an ASOF join needs a comparison that selects the nearest row",
-            "ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol",
+            "an ASOF join needs a MATCH_CONDITION, which selects the nearest row",
+            f"ASOF JOIN … {_match_hint(node)} ON …",
         )
     elif node.how not in ("INNER", "LEFT"):
         yield _side_finding(
@@ -104,8 +104,7 @@ def _check_asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     elif node.asof_condition is None:
         yield _side_finding(
             node,
-            "the MATCH_CONDITION must compare the left with the right side, by >=, >, <= or <, and "
-            "with ASOF NEAREST by =",
+            _match_problem(node),
             _nearest_hint(node),
         )
     elif node.by_watermark or not unbounded(node) or _emits_corrections(node, subject):
@@ -120,8 +119,8 @@ def _check_asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     else:
         yield _side_finding(
             node,
-            "an ASOF join finds the nearest row in time: its MATCH_CONDITION must compare the "
-            "event times of both sides",
+            "this MATCH_CONDITION does not compare the event times of both sides, so later rows "
+            "could change the result",
             f"{_match_hint(node)}; or allow corrections of results with {_CORRECTIONS}.",
         )
 
@@ -132,6 +131,14 @@ _CORRECTIONS = "EMIT CHANGES and WITH (state_ttl = '1 day')"
 def _match_hint(node: n.Join) -> str:
     left, right = (time or "ts" for time in node.times)
     return f"MATCH_CONDITION ({left} >= {right})"
+
+
+def _match_problem(node: n.Join) -> str:
+    if node.match is None or not _compares_both_sides(node.match, node):
+        return "MATCH_CONDITION must compare a value of the left side with one of the right side"
+    if isinstance(node.match, exp.EQ):
+        return "MATCH_CONDITION with = needs ASOF NEAREST; ASOF compares with >=, >, <= or <"
+    return "ASOF NEAREST finds the row with the smallest distance, so its MATCH_CONDITION needs ="
 
 
 def _nearest_hint(node: n.Join) -> str:
