@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--regenerate", action="store_true", help="write the golden files instead of comparing"
     )
+
+
+@pytest.fixture(autouse=True)
+def pipelines_end_with_their_test() -> Iterator[None]:
+    """Stop pipelines that a test has left running."""
+    yield
+    pipelines = sys.modules.get("tests.support.pipelines")
+    if pipelines is not None:
+        pipelines.stop_pipelines()
 
 
 @pytest.fixture

@@ -115,6 +115,16 @@ class PythonPipeline(Pipeline):
             yield {"sink": name, "committables": writer.finish()}
 
 
+# The pipelines of the current test.
+_started: list[PythonPipeline] = []
+
+
+def stop_pipelines() -> None:
+    """Stop the pipelines of a test: a thread that still runs would be killed instead of the next."""
+    while _started:
+        _started.pop().stop()
+
+
 class PipelineHarness:
     """A data directory with a memory source and streams that read it, each with three sinks."""
 
@@ -197,7 +207,8 @@ class PipelineHarness:
             lambda scan: source,
             2,
         )
-        return PythonPipeline(context, "main")
+        _started.append(PythonPipeline(context, "main"))
+        return _started[-1]
 
     def manifests(self) -> list[Manifest]:
         """Load the manifests that can be restored."""
