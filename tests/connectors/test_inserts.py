@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
-from tidegate.catalog.insert import insert_identity
+from tidegate.catalog.commands import insert_identity
 from tidegate.connectors.memory.connector import Inserts
 from tidegate.connectors.memory.rows import InsertReader
 from tidegate.sql import statements as st

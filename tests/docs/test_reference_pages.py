@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Golden
 from tests.support.reference import cli_page, functions_page, python_page
-from tidegate.catalog.checkpoint_statements import RESTORE_OPTIONS
+from tidegate.catalog.commands import RESTORE_OPTIONS
 from tidegate.catalog.connector import LOOKUP_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from tidegate.catalog.declare import STREAM_OPTIONS
 from tidegate.catalog.options import OptionSpec

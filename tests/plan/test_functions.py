@@ -17,7 +17,7 @@ from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.physical.canonical_form import canonical_form
 from tidegate.physical.explain import explain
-from tidegate.physical.user_functions import node_calls_udf
+from tidegate.physical.stages import node_calls_udf
 from tidegate.plan import nodes as n
 from tidegate.runtime.directory import DataDirectory
 from tidegate.session.functions import python_declaration

@@ -21,7 +21,7 @@ from tidegate.catalog.catalog import (
     name_errors,
     side_names,
 )
-from tidegate.catalog.checkpoint_statements import CheckpointStatement, checkpoint_errors
+from tidegate.catalog.commands import CheckpointStatement, checkpoint_errors, insert_errors
 from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import (
     STREAM_OPTIONS,
@@ -30,7 +30,6 @@ from tidegate.catalog.declare import (
     find_self_reference,
     may_replace,
 )
-from tidegate.catalog.insert import insert_errors
 from tidegate.catalog.objects import (
     Declared,
     Function,

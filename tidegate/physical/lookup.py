@@ -15,8 +15,8 @@ from sqlglot import exp
 from tidegate.columns import SELECTED
 from tidegate.physical.operator_kind import Rejection, Unrunnable
 from tidegate.physical.stage_sql import StageSqlWriter, carries_op, when_selected
+from tidegate.physical.stages import expression_calls_udf
 from tidegate.physical.typed import Operands, Types, arrow_type
-from tidegate.physical.user_functions import expression_calls_udf
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql

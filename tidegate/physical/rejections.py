@@ -11,8 +11,14 @@ from tidegate.physical import lookup
 from tidegate.physical.canonical_form import canonical_form
 from tidegate.physical.operator_kind import Rejection
 from tidegate.physical.stage_sql import GENERATORS
-from tidegate.physical.stages import Stage, all_lookups, all_scans, all_stateful, plan_stages
-from tidegate.physical.user_functions import node_calls_udf
+from tidegate.physical.stages import (
+    Stage,
+    all_lookups,
+    all_scans,
+    all_stateful,
+    node_calls_udf,
+    plan_stages,
+)
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode

@@ -10,7 +10,7 @@ from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.base import LookupConnector, ScanRequest, SinkConnector, SourceConnector
 from tidegate.physical.planner import InputPlan, LeafPlan, OperatorPlan, ScanPlan
-from tidegate.physical.user_functions import node_calls_udf, stage_calls_udf
+from tidegate.physical.stages import node_calls_udf, stage_calls_udf
 from tidegate.plan import nodes as n
 from tidegate.runtime.epoch import EpochPlan, EpochReport
 from tidegate.runtime.planning import PipelineStream

@@ -11,11 +11,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
@@ -32,7 +32,7 @@ from tidegate.connectors.base import (
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline, span_listener
-from tidegate.physical.planner import ScanPlan
+from tidegate.physical.planner import LookupPlan, ScanPlan
 from tidegate.plan import nodes as n
 from tidegate.runtime.cleanup import OFFSETS_FOLDER, FileSweeper
 from tidegate.runtime.epoch import (
@@ -46,7 +46,6 @@ from tidegate.runtime.epoch import (
     plan_epoch,
 )
 from tidegate.runtime.frames import EpochJob, FrameCache
-from tidegate.runtime.lookups import Lookups
 from tidegate.runtime.planning import PipelineStream, with_dependencies
 from tidegate.runtime.reconciliation import missed_rows_warning, reconcile
 from tidegate.runtime.retry import EXTERNAL_SYSTEM, PUBLISH, STORAGE, T, backoff_s, retry
@@ -59,6 +58,7 @@ from tidegate.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 OpenSinks = dict[str, tuple[PipelineStream, Sink, SinkConnector]]
 
@@ -98,6 +98,33 @@ class PipelineContext:
     script_of: ScriptLookup = lambda stream: None
     # Raises if another process has taken over the lock of the data directory.
     require_lock: Callable[[], None] = lambda: None
+
+
+@dataclass
+class Lookups:
+    """The open lookup tables of a pipeline."""
+
+    store: Store
+    open_lookup: Callable[[LookupTable, str], LookupConnector]
+    connectors: dict[str, LookupConnector] = field(default_factory=dict)
+    # The declarations of the open tables: a table may be replaced by another of its name.
+    _declarations: dict[str, LookupTable] = field(default_factory=dict)
+
+    def open(self, plans: Sequence[LookupPlan]) -> None:
+        """Open the tables that these plans read; keep those that are open, drop all others."""
+        connectors: dict[str, LookupConnector] = {}
+        for table in (plan.table for plan in plans):
+            name = table.name.lower()
+            if name not in self.connectors or self._declarations.get(name) != table:
+                scratch = self.store.child("lookups").child(name).uri
+                self.connectors[name] = self.open_lookup(table, scratch)
+                self._declarations[name] = table
+            connectors[name] = self.connectors[name]
+        self.connectors = connectors
+
+    def snapshot_versions(self, spark: SparkSession) -> dict[str, Any]:
+        """Return the current version of each table, as the tasks of an epoch need it."""
+        return {name: lookup.as_of(spark) for name, lookup in self.connectors.items()}
 
 
 # How long the loop sleeps without new data, unless it is woken.

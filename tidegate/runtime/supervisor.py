@@ -24,10 +24,9 @@ from tidegate.observe.timeline import Timeline
 from tidegate.physical.rejections import require_end
 from tidegate.physical.stages import all_scans, plan_stages
 from tidegate.plan.side_streams import late_inputs
-from tidegate.runtime.directory import DataDirectory
+from tidegate.runtime.directory import DataDirectory, is_cluster
 from tidegate.runtime.planning import PipelineStream, StreamPlanner, pipeline_of
 from tidegate.runtime.reconciliation import view_sink
-from tidegate.runtime.shared_disk import is_cluster
 
 if TYPE_CHECKING:
     from tidegate.runtime.pipeline import Pipeline, PipelineContext

@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.checkpoint_statements import (
+from tidegate.catalog.commands import (
     CheckpointStatement,
     checkpoint_name_problem,
+    insert_identity,
     restore_options,
 )
-from tidegate.catalog.insert import insert_identity
 from tidegate.catalog.objects import Declared, LookupTable, ScriptText, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
@@ -38,8 +38,7 @@ from tidegate.observe.timeline import Timeline
 from tidegate.physical.explain import explain
 from tidegate.plan.rewrite.optimizer import optimized_plan
 from tidegate.runtime.cleanup import parked_warning
-from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.shared_disk import is_cluster, unshared_directory, unshared_paths
+from tidegate.runtime.directory import DataDirectory, is_cluster, unshared_directory, unshared_paths
 from tidegate.runtime.supervisor import Supervisor
 from tidegate.session.functions import PythonFunctions, python_declaration
 from tidegate.session.queries import QueryService, stream_of

@@ -28,8 +28,8 @@ from tidegate.physical.planner import (
     runner_of,
     scans_and_operators,
 )
+from tidegate.physical.stages import node_calls_udf, stage_calls_udf
 from tidegate.physical.typed import arrow_type
-from tidegate.physical.user_functions import node_calls_udf, stage_calls_udf
 from tidegate.spark.sharing import (
     SENT_SCHEMA,
     ReceiveSpec,

@@ -8,7 +8,7 @@ import pytest
 
 import tidegate
 from tidegate.errors import RunError, ScriptError
-from tidegate.runtime.shared_disk import is_cluster
+from tidegate.runtime.directory import is_cluster
 
 SCRIPT = """
 CREATE SOURCE s (a BIGINT) WITH (connector = 'files', path = 'in');

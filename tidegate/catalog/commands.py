@@ -1,7 +1,6 @@
-"""INSERT: the errors that are found without evaluating its rows, and its identity.
+"""Statements that declare nothing: INSERT, CHECKPOINT, DROP CHECKPOINT and RESTORE.
 
-An INSERT in a script that also declares its target is executed once per data directory, because
-scripts are run repeatedly. Any other INSERT is a command and is executed every time.
+This module finds their errors without executing them.
 """
 
 from __future__ import annotations
@@ -11,12 +10,19 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from tidegate.catalog.catalog import name_problem
 from tidegate.catalog.objects import Declared, LookupTable, ScriptText, Sink, Source, tables_in
+from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
 from tidegate.columns import OP
 from tidegate.errors import CatalogError, Location, did_you_mean
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import DIALECT, own_span
 from tidegate.types import Span
+
+# ---- INSERT
+#
+# An INSERT in a script that also declares its target is executed once per data directory, because
+# scripts are run repeatedly. Any other INSERT is a command and is executed every time.
 
 
 def insert_errors(
@@ -78,3 +84,55 @@ def insert_identity(statement: st.Insert, script: st.Script) -> str | None:
 def _normalized_text(statement: st.Insert) -> str:
     parts = (statement.text[t.start : t.end + 1] for t in DIALECT.tokenize(statement.text))
     return " ".join(part if any(q in part for q in "'\"`") else part.upper() for part in parts)
+
+
+# ---- CHECKPOINT, DROP CHECKPOINT and RESTORE: their options and errors
+
+
+RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec(
+        "sinks",
+        OptionType.TEXT,
+        "let sinks that cannot roll back keep the rows of later epochs; rows that are read again "
+        "are then written twice; default: such sinks reject the RESTORE",
+        choices=("keep",),
+    ),
+    OptionSpec(
+        "pipeline",
+        OptionType.TEXT,
+        "name of the pipeline to restore; default: all",
+        check=name_problem,
+    ),
+)
+
+CheckpointStatement = st.CreateCheckpoint | st.DropCheckpoint | st.Restore
+
+
+def checkpoint_name_problem(name: str) -> str | None:
+    """Return why a text cannot be the name of a checkpoint, or None if it can."""
+    if name.isdigit():
+        return "numbers identify epochs"
+    return name_problem(name)
+
+
+def restore_options(
+    statement: st.Restore, script: ScriptText
+) -> tuple[Options, list[CatalogError]]:
+    reader = OptionReader(RESTORE_OPTIONS, "RESTORE", script.text, script.file)
+    return reader.read(statement.options, statement.span)
+
+
+def checkpoint_errors(statement: CheckpointStatement, script: ScriptText) -> Iterator[CatalogError]:
+    """Yield the errors of a statement about checkpoints."""
+    if isinstance(statement, st.Restore):
+        yield from restore_options(statement, script)[1]
+    name, span = statement.name, statement.name_span
+    reason = checkpoint_name_problem(name) if name is not None else None
+    if reason is not None and span is not None:
+        yield CatalogError(
+            "TG-210",
+            f"{name!r} cannot be the name of a checkpoint: {reason}",
+            location=Location(script.text, span.start, span.end, script.file),
+            hint="use letters, digits, _ and -, for example 'before-upgrade'; write an epoch "
+            "without quotes.",
+        )
