@@ -60,7 +60,7 @@ def test_changed_aggregate_discards_its_state_and_others_continue(spark: Any, da
             with pytest.raises(RunError) as caught:
                 session.start(until_end=True)
             assert caught.value.code == "TG-603"
-            assert "window_aggregate, window_aggregate then" in caught.value.message
+            assert "from window_aggregate, window_aggregate to" in caught.value.message
 
 
 def test_changed_condition_below_an_operator_is_rejected(spark: Any, data: Path) -> None:

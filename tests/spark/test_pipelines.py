@@ -367,7 +367,7 @@ def test_streams_that_emit_at_the_end_run_to_the_end(spark: Any, data: Path) -> 
     )
     with open_with(data, spark, script) as session:
         total = session.subscribe("total")
-        with pytest.raises(RunError, match="before its input ends") as caught:
+        with pytest.raises(RunError, match="only at the end of its input") as caught:
             session.start()
         assert caught.value.code == "TG-505"
         assert session.status() == ()
