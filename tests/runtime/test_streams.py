@@ -128,6 +128,25 @@ def test_drop_stream_keeps_unpublished_rows_of_others(
     assert manifest is not None and manifest.streams.keys() == {"t0"}
 
 
+def test_checkpoint_after_drop_stream_keeps_its_state(harness: PipelineHarness) -> None:
+    """The manifest of DROP STREAM belongs to no epoch, but it can be named and restored."""
+    harness.insert(1)
+    pipeline = harness.run(until_end=False)
+    assert pipeline.wait(30)
+    pipeline.drop_stream("t1")
+    named = pipeline.manifests.name_newest("kept")
+    assert named is not None and named.epoch == 1
+    for value in range(2, 7):
+        harness.insert(value)
+        assert pipeline.wait(30)
+    pipeline.stop()
+    assert pipeline.failure is None
+    usable = pipeline.manifests.load_usable()
+    assert [manifest.epoch for manifest in usable] == [6, 5, 4, 1]
+    files = {f for m in usable for o in m.operators.values() for f in o.files}
+    assert harness.state_files() == files, "no other file is kept"
+
+
 def test_stop_deletes_epoch_specs(harness: PipelineHarness) -> None:
     pipeline = harness.run(until_end=False)
     pipeline.epoch_spec_store.write(

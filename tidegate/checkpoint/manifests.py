@@ -229,18 +229,26 @@ class Manifests:
             self.checkpoint_names.remove(name)
             self._named_files = None
 
+    def known_names(self) -> list[str]:
+        """Return the names of all manifests like `names`, but list the folder only once."""
+        with self._lock:
+            return list(self._load_names())
+
+    def _load_names(self) -> list[str]:
+        if self._names is None:
+            self._names = self.names()
+        return self._names
+
     def expire(self) -> list[str]:
         """Remove all but the newest `max_retained` manifests and named ones; return the stamps."""
         with self._lock:
             if self._named_files is None:
                 stamps = [name.stamp for name in self.checkpoint_names.all()]
                 self._named_files = {f"{MANIFESTS_FOLDER}/{stamp}.json" for stamp in stamps}
-            if self._names is None:
-                self._names = self.names()
-            old = self._names[: -self.max_retained]
+            old = self._load_names()[: -self.max_retained]
             expired = [name for name in old if name not in self._named_files]
             self.store.delete(expired)
-            self._names = [name for name in self._names if name not in expired]
+            self._names = [name for name in self._load_names() if name not in expired]
         return [stamp_of(name) for name in expired]
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.checkpoint.manifest import Manifest
+from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.checkpoint.manifests import STATE_FOLDER, Manifests, stamp_of, without_streams
 from tidegate.connectors.files.listing import chunks_of, is_chunk
 from tidegate.errors import RunError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import pipeline_of
-from tidegate.storage import StorageError, Store
+from tidegate.storage import NotFound, StorageError, Store
 
 # ---- Sweeping: files of a running pipeline
 
@@ -55,12 +55,25 @@ class FileSweeper:
                 raise
 
     def _sweep(self, manifest: Manifest) -> None:
+        self._register_unknown()
         expired = [self._needed.pop(stamp, set()) for stamp in self.manifests.expire()]
         self.store.delete(sorted(_union(expired) - _union(self._needed.values())))
         if self._swept_at is None or manifest.epoch >= self._swept_at + _EPOCHS_BETWEEN_SWEEPS:
             self._swept_at = manifest.epoch
             # A zombie driver cannot commit this epoch any more: its offset files are garbage.
             self.store.delete([*self._orphaned_state(manifest), *self._orphaned_offsets()])
+
+    def _register_unknown(self) -> None:
+        """Collect the needed files of manifests without an epoch, such as that of DROP STREAM."""
+        for name in self.manifests.known_names():
+            stamp = stamp_of(name)
+            if stamp in self._needed:
+                continue
+            try:
+                self._needed[stamp] = needed_files(self.manifests.load(name))
+            except (DamagedManifest, NotFound):
+                # It cannot be restored, so it needs no files.
+                self._needed[stamp] = set()
 
     def _orphaned_state(self, last: Manifest) -> list[str]:
         """Return state files up to the last epoch that no manifest needs, and unfinished files.
