@@ -164,3 +164,15 @@ def test_create_is_idempotent_for_retries(tmp_path: Path) -> None:
     manifests.create(manifest, is_retry=True)
     with pytest.raises(DataDirectoryError, match="another process has committed"):
         manifests.create(replace(manifest, processing_time_us=2), is_retry=True)
+
+
+def test_manifest_expires_although_the_response_was_lost(tmp_path: Path) -> None:
+    """The first attempt has created the manifest; the second one finds it."""
+    manifests = open_manifests(tmp_path, 2)
+    assert manifests.expire() == []
+    for epoch in range(3):
+        manifest = replace(FIRST, epoch=epoch)
+        path_of(tmp_path, epoch).parent.mkdir(exist_ok=True)
+        path_of(tmp_path, epoch).write_bytes(manifest.to_bytes())
+        manifests.create(manifest, is_retry=True)
+    assert manifests.expire() == ["000-000000000000"]

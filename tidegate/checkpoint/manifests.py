@@ -201,15 +201,14 @@ class Manifests:
         try:
             self.store.put_new(name, data)
         except AlreadyExists:
-            if is_retry and self.store.get(name) == data:
-                return
-            raise DataDirectoryError(
-                "TG-602",
-                f"another process has committed epoch {manifest.epoch} of this pipeline",
-                hint="stop the other process. This one has stopped and committed nothing.",
-            ) from None
+            if not is_retry or self.store.get(name) != data:
+                raise DataDirectoryError(
+                    "TG-602",
+                    f"another process has committed epoch {manifest.epoch} of this pipeline",
+                    hint="stop the other process. This one has stopped and committed nothing.",
+                ) from None
         with self._lock:
-            if self._names is not None:
+            if self._names is not None and name not in self._names:
                 self._names = sorted([*self._names, name], key=_numbers_of)
 
     def name_newest(self, name: str) -> CheckpointName | None:
