@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,8 @@ from tidegate.checkpoint.manifests import forget_stream
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.runtime.epoch import EpochPlan, build_epoch_spec
 from tidegate.runtime.pipeline import EpochStep
-from tidegate.storage import open_store
+from tidegate.storage import StorageError, open_store
+from tidegate.storage.local import LocalStore
 
 
 def test_added_stream_reads_from_the_beginning(tmp_path: Path) -> None:
@@ -145,6 +148,48 @@ def test_checkpoint_after_drop_stream_keeps_its_state(harness: PipelineHarness) 
     assert [manifest.epoch for manifest in usable] == [6, 5, 4, 1]
     files = {f for m in usable for o in m.operators.values() for f in o.files}
     assert harness.state_files() == files, "no other file is kept"
+
+
+@pytest.mark.parametrize("after_call", [False, True])
+def test_drop_stream_retries_unavailable_storage(
+    harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch, after_call: bool
+) -> None:
+    monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 0.001)
+    harness.insert(1)
+    pipeline = harness.run(until_end=False)
+    assert pipeline.wait(30)
+    original, failures = LocalStore.put_new, [2]
+
+    def fail(store: LocalStore, name: str, *args: Any, **kwargs: Any) -> None:
+        if failures[0] and "manifests/" in name:
+            failures[0] -= 1
+            if after_call and failures[0]:
+                original(store, name, *args, **kwargs)
+            raise StorageError(store.uri, "does not answer", retryable=True)
+        original(store, name, *args, **kwargs)
+
+    monkeypatch.setattr(LocalStore, "put_new", fail)
+    pipeline.drop_stream("t1")
+    assert failures == [0]
+    harness.insert(2)
+    assert pipeline.wait(30)
+    pipeline.stop()
+    assert pipeline.failure is None and harness.epochs() == [0, 1, 2]
+    assert [a for a, _ in harness.rows("one0")] == expected(1, 2)
+
+
+def test_drop_stream_of_a_zombie_writes_nothing(harness: PipelineHarness) -> None:
+    harness.insert(1)
+    pipeline = harness.run(until_end=False)
+    assert pipeline.wait(30)
+
+    def require_lock() -> None:
+        raise DataDirectoryError("TG-602", "another process has taken over")
+
+    pipeline.context = replace(pipeline.context, require_lock=require_lock)
+    with pytest.raises(DataDirectoryError, match="has taken over"):
+        pipeline.drop_stream("t1")
+    assert harness.epochs() == [0] and pipeline.streams.keys() == {"t0", "t1"}
 
 
 def test_stop_deletes_epoch_specs(harness: PipelineHarness) -> None:

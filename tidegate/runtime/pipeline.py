@@ -409,8 +409,7 @@ class Pipeline:
         sinks = {name: (stream, sink) for name, (stream, sink, _) in self.sinks.items()}
         streams = self.streams.values()
         manifest = build_manifest(self._manifest, streams, sinks, epoch, epoch_spec, report)
-        attempts = count()
-        self._retry_storage(lambda: self.manifests.create(manifest, is_retry=next(attempts) > 0))
+        self._create_manifest(manifest)
         self._retry_storage(self.context.require_lock)
         self._manifest = manifest
         self.timeline.end_step("commit")
@@ -419,6 +418,10 @@ class Pipeline:
         self.timeline.end_step("publish")
         on_step(EpochStep.PUBLISHED)
         self._finish_epoch(epoch, manifest, report, time.monotonic() - started)
+
+    def _create_manifest(self, manifest: Manifest) -> None:
+        attempts = count()
+        self._retry_storage(lambda: self.manifests.create(manifest, is_retry=next(attempts) > 0))
 
     def _run_with_retries(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochReport:
         """Run the job; run it again after transient failures, or if Spark must decode the input."""
@@ -574,7 +577,9 @@ class Pipeline:
         with self._lock:
             manifest = without_streams(self._manifest, {key})
             if manifest is not self._manifest:
-                self.manifests.create(manifest)
+                # Checked before: the next driver would fail if this manifest existed.
+                self._retry_storage(self.context.require_lock)
+                self._create_manifest(manifest)
                 self._manifest = manifest
             self.streams.pop(key, None)
             self.counters.pop(key, None)

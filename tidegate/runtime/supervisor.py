@@ -266,6 +266,7 @@ class Supervisor:
             if pipeline is not None:
                 pipeline.drop_stream(stream)
             else:
+                self.directory.require_lock()
                 forget_stream(self.directory.pipeline(name), stream)
 
     # Checkpoints
