@@ -5,20 +5,32 @@ Rows get random ids when they are computed: two sinks only agree if nothing is c
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.real.postgres import Postgres
 from tests.support.compiling import compile_text
-from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, expected
-from tidegate.catalog.objects import Sink, Stream
-from tidegate.connectors.base import SinkContext, StreamSchema
+from tests.support.pipelines import SCHEMA, Killed, PipelineHarness, PythonPipeline, expected
+from tidegate.catalog.objects import Sink, Source, Stream
+from tidegate.catalog.settings import Settings
+from tidegate.connectors.base import (
+    EpochSizer,
+    ScanRequest,
+    SinkContext,
+    SourceContext,
+    StreamSchema,
+)
+from tidegate.connectors.postgres.source import PostgresSource
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import EpochStep
+from tidegate.runtime.planning import PipelineStream
+from tidegate.spark.tasks.protocol import EpochSpec
 
 ROWS = StreamSchema((("a", "BIGINT"), ("id", "STRING")))
 
@@ -123,3 +135,72 @@ def test_survives_a_server_crash_between_commit_and_publish(
     assert harness.run().failure is None
     assert len(errors) == 1 and errors[0].startswith("the sink one: the sink one")
     harness.check(1, 2)
+
+
+class PostgresSourcePipeline(PythonPipeline):
+    """Reads rows from a table instead of inserts."""
+
+    def _run_task(
+        self, stream: PipelineStream, epoch_spec: EpochSpec, task: int, split: Sequence[Any]
+    ) -> Iterator[dict[str, Any]]:
+        reader = self.sources["s"].create_reader(ScanRequest((("a", "BIGINT"),)))
+        assert reader is not None
+        writers = {
+            name: sink.writer_factory(SCHEMA).open(epoch_spec.stamp, task)
+            for name, (owner, _, sink) in self.sinks.items()
+            if owner.key == stream.key
+        }
+        for batch, count in (item for part in split for item in reader.read(part)):
+            yield {"streams": [stream.name], "rows": count, "out": count}
+            ids = pa.array([""] * count)
+            for writer in writers.values():
+                writer.add(pa.table([batch.column(0), ids], schema=SCHEMA))
+        for name, writer in writers.items():
+            yield {"sink": name, "committables": writer.finish()}
+
+
+class PostgresSourceHarness(PipelineHarness):
+    """Two streams with memory sinks that read a table."""
+
+    def __init__(self, folder: Path, postgres: Postgres) -> None:
+        super().__init__(folder, streams=0)
+        postgres.run("DROP TABLE IF EXISTS numbers; CREATE TABLE numbers (a bigint NOT NULL)")
+        script = f"CREATE SOURCE s (a BIGINT) WITH ({postgres.options('numbers', increasing='a')});"
+        for number in range(2):
+            script += (
+                f"CREATE STREAM t{number} AS SELECT a FROM s;"
+                f"CREATE SINK kept{number} FROM t{number} WITH (connector = 'memory');"
+            )
+        self.catalog = compile_text(script).catalog
+        self.streams = [self.stream(stream, True) for stream in self.catalog.of_type(Stream)]
+
+    def pipeline(self, **config: Any) -> PythonPipeline:
+        context = super().pipeline(**config).context
+        settings = Settings.of(config)
+
+        def open_source(source: Source, offsets: str, sizer: EpochSizer) -> PostgresSource:
+            return PostgresSource(SourceContext(source, "", offsets, settings, sizer))
+
+        return PostgresSourcePipeline(replace(context, open_source=open_source), "main")
+
+
+def test_streams_at_different_offsets_do_not_block_each_other(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    """One stream has unread rows while a new stream starts from the beginning."""
+    harness = PostgresSourceHarness(tmp_path, postgres)
+    both = harness.streams
+    postgres.run("INSERT INTO numbers VALUES (1), (2)")
+    harness.streams = both[:1]
+    first = harness.run(until_end=False)
+    assert first.wait(30)
+    first.stop()
+    postgres.run("INSERT INTO numbers VALUES (3)")
+    harness.streams = both
+    second = harness.run(until_end=False)
+    try:
+        assert second.wait(20), [status.error for status in second.status()]
+    finally:
+        second.stop()
+    for sink in ("kept0", "kept1"):
+        assert [a for a, _ in harness.rows(sink)] == [1, 2, 3]

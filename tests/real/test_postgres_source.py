@@ -108,6 +108,90 @@ def test_reads_new_rows_without_missing_those_of_slow_transactions(
     assert ids(restarted, restarted.plan_range(second.offset, 2)) == [5]
 
 
+def open_snapshots(postgres: Postgres) -> int:
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    return int(postgres.query(sql)[0][0])
+
+
+def test_streams_at_different_offsets_read_in_one_epoch(postgres: Postgres, table: str) -> None:
+    """A stream with unread rows, and a new stream that reads from the beginning."""
+    source = source_of(postgres, table, increasing="id")
+    postgres.run(f"INSERT INTO {table} (name) VALUES ('a'), ('b')")
+    first = source.plan_range(None, 2)
+    assert first is not None
+    source.on_commit(first.offset)
+    assert open_snapshots(postgres) == 0
+    postgres.run(f"INSERT INTO {table} (name) VALUES ('c')")
+    # The job of the first attempt fails, and all ranges are planned again.
+    for _ in range(2):
+        unread = source.plan_range(first.offset, 2)
+        new = source.plan_range(None, 2)
+        assert unread is not None and new is not None
+        assert open_snapshots(postgres) == 2
+        for _ in range(2):
+            assert ids(source, unread) == [3] and ids(source, new) == [1, 2, 3]
+    source.on_commit(unread.offset)
+    source.on_commit(new.offset)
+    assert open_snapshots(postgres) == 0
+    assert source.plan_range(unread.offset, 2) is None
+
+
+def test_releases_the_snapshots_of_streams_that_were_dropped(
+    postgres: Postgres, table: str
+) -> None:
+    """Their ranges are neither committed nor planned again."""
+    source = source_of(postgres, table, increasing="id")
+    postgres.run(f"INSERT INTO {table} (name) VALUES ('a'), ('b')")
+    dropped, kept = source.plan_range({"upto": "1"}, 2), source.plan_range(None, 2)
+    assert dropped is not None and kept is not None
+    for _ in range(2):
+        kept = source.plan_range(None, 2)
+    assert open_snapshots(postgres) == 1
+    assert ids(source, kept) == [1, 2] and kept is not None
+    source.on_commit(kept.offset)
+    assert open_snapshots(postgres) == 0
+
+
+def test_each_offset_waits_for_its_own_slow_transactions(postgres: Postgres, table: str) -> None:
+    """A value that is safe for one stream must not move another one back."""
+    source = source_of(postgres, table, increasing="id")
+    postgres.run(f"INSERT INTO {table} (name) VALUES ('a'), ('b')")
+    with closing(postgres.connect()) as slow:
+        slow.execute("BEGIN")
+        slow.execute(f"INSERT INTO {table} (name) VALUES ('slow')")
+        postgres.run(f"INSERT INTO {table} (name) VALUES ('d')")
+        assert source.plan_range(None, 2) is None
+        postgres.run(f"INSERT INTO {table} (name) VALUES ('e'), ('f')")
+        assert source.plan_range({"upto": "5"}, 2) is None
+        slow.execute("COMMIT")
+    ahead, behind = source.plan_range({"upto": "5"}, 2), source.plan_range(None, 2)
+    assert ahead is not None and behind is not None
+    assert (ahead.offset, behind.offset) == ({"upto": "6"}, {"upto": "4"})
+    assert ids(source, ahead) == [6] and ids(source, behind) == [1, 2, 3, 4]
+    source.on_commit(ahead.offset)
+    source.on_commit(behind.offset)
+    rest = source.plan_range(behind.offset, 2)
+    assert ids(source, rest) == [5, 6] and rest is not None
+    source.on_commit(rest.offset)
+
+
+def test_whole_table_is_read_again_after_a_failed_plan(
+    postgres: Postgres, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(postgres, table)
+    postgres.run(f"INSERT INTO {table} (name) VALUES ('a')")
+
+    def fail(*_: Any) -> int:
+        raise SystemUnavailable("the server does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "_pages", fail)
+        with pytest.raises(SystemUnavailable):
+            source.plan_range(None, 2)
+    assert open_snapshots(postgres) == 0
+    assert ids(source, source.plan_range(None, 2)) == [1]
+
+
 @pytest.mark.parametrize(
     ("column", "why"), [("nothing", "does not have"), ("name", "may be NULL"), ("day", "is date")]
 )

@@ -1,12 +1,15 @@
 """The postgres source: reads a whole table once, or new rows by an increasing column.
 
-All tasks of an epoch read in one snapshot of the database, which the driver exports and keeps open.
-They see the same table, also if they are retried.
+All tasks that read a range read in one snapshot of the database, which the driver exports and keeps
+open. They see the same table, also if they are retried. Streams at different offsets read different
+ranges in one epoch, so there may be several snapshots.
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import OP
@@ -42,6 +45,32 @@ _INCREASING_TYPES = (
 )
 # The minimum size of a split, in pages of 8 KiB.
 _MIN_SPLIT_PAGES = 1_024
+_PAGE_BYTES = 8_192
+
+
+@dataclass
+class _Start:
+    """What the driver keeps for an offset from which streams read."""
+
+    # The planning round in which this offset was planned last.
+    planned_in: int
+    # A bound that cannot be used yet: the value, and the newest transaction that may still write
+    # smaller ones.
+    pending_bound: tuple[str, int] | None = None
+    # The connection that holds the snapshot of the planned range, and the offset after the range.
+    connection: Any = None
+    end: Offset | None = None
+
+    def release(self) -> None:
+        """Release the snapshot of the planned range."""
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        with suppress(Exception):
+            # The server may notice a closed connection late.
+            connection.execute("ROLLBACK")
+        with suppress(Exception):
+            connection.close()
 
 
 class PostgresSource:
@@ -53,10 +82,9 @@ class PostgresSource:
         self.parameters = ConnectionParameters.of(self.options)
         self.label = f"the source {self.source.name}"
         self.increasing: str | None = None
-        # The connection that holds the snapshot of an epoch, and a bound that cannot be used yet:
-        # the value, and the newest transaction that may still write smaller ones.
-        self._snapshot_connection: Any = None
-        self._pending_bound: tuple[str, int] | None = None
+        # By offset. The loop plans all offsets of its streams in each round of planning.
+        self._starts: dict[str, _Start] = {}
+        self._round = 0
         kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
         kinds += [(OP, "STRING")] if self.source.carries_op else []
         with translate_errors(self.label), self.parameters.connect(self.label) as connection:
@@ -96,46 +124,75 @@ class PostgresSource:
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         if self.increasing is None and since is not None:
             return None
-        with translate_errors(self.label):
-            return (
-                self._plan_scan(tasks)
-                if self.increasing is None
-                else self._plan_new_rows(since, tasks)
-            )
+        start = self._start_of(since)
+        try:
+            with translate_errors(self.label):
+                planned = (
+                    self._plan_scan(start, tasks)
+                    if self.increasing is None
+                    else self._plan_new_rows(start, since, tasks)
+                )
+        except BaseException:
+            start.release()
+            raise
+        start.end = planned.offset if planned is not None else None
+        return planned
 
-    def _plan_scan(self, tasks: int) -> InputRange:
-        snapshot = self._export_snapshot()
-        splits = self._splits(tasks, {"snapshot": snapshot})
-        return InputRange({"done": True}, splits, size=self._size())
+    def _start_of(self, since: Offset | None) -> _Start:
+        """Return what is kept for an offset, without the snapshot of a range planned earlier."""
+        key = json.dumps(since, sort_keys=True)
+        start = self._starts.get(key)
+        if start is None:
+            start = self._starts[key] = _Start(self._round)
+        elif start.planned_in == self._round:
+            self._begin_round()
+        start.release()
+        start.planned_in = self._round
+        return start
 
-    def _plan_new_rows(self, since: Offset | None, tasks: int) -> InputRange | None:
+    def _begin_round(self) -> None:
+        """Forget the offsets that were not planned in the last round: their streams are gone."""
+        for key, start in list(self._starts.items()):
+            if start.planned_in < self._round:
+                start.release()
+                del self._starts[key]
+        self._round += 1
+
+    def _plan_scan(self, start: _Start, tasks: int) -> InputRange:
+        split = {"snapshot": self._export_snapshot(start)}
+        pages = self._pages(start.connection)
+        return InputRange({"done": True}, _splits(pages, tasks, split), size=pages * _PAGE_BYTES)
+
+    def _plan_new_rows(self, start: _Start, since: Offset | None, tasks: int) -> InputRange | None:
         """Plan the rows after an offset, up to a value below which no row can be added."""
         after = None if since is None else since["upto"]
-        upto = self._safe_bound(after)
+        upto = self._safe_bound(start, after)
         if upto is None:
             return None
-        split = {"snapshot": self._export_snapshot(), "after": after, "upto": upto}
-        splits = self._splits(tasks, split) if after is None else [[{**split, "position": 0}]]
-        return InputRange({"upto": upto}, splits, size=self._size() if after is None else 0)
+        split = {"snapshot": self._export_snapshot(start), "after": after, "upto": upto}
+        if after is not None:
+            return InputRange({"upto": upto}, [[{**split, "position": 0}]])
+        pages = self._pages(start.connection)
+        return InputRange({"upto": upto}, _splits(pages, tasks, split), size=pages * _PAGE_BYTES)
 
-    def _safe_bound(self, after: str | None) -> str | None:
+    def _safe_bound(self, start: _Start, after: str | None) -> str | None:
         """Return the largest value, after all transactions that were active have ended.
 
         An active transaction may have inserted a smaller value without having committed yet.
         Returns None if the largest value is not new or not safe yet.
         """
         last, oldest, newest = self._largest_value(after)
-        if self._pending_bound is not None:
-            upto, writers = self._pending_bound
+        if start.pending_bound is not None:
+            upto, writers = start.pending_bound
             if oldest <= writers:
                 return None
-            self._pending_bound = None
+            start.pending_bound = None
             return upto
         if last is None:
             return None
         if oldest == newest:
             return last
-        self._pending_bound = (last, newest - 1)
+        start.pending_bound = (last, newest - 1)
         return None
 
     def _largest_value(self, after: str | None) -> tuple[str | None, int, int]:
@@ -155,26 +212,15 @@ class PostgresSource:
             row = connection.execute(query, [] if after is None else [after]).fetchone()
         return row[0], row[1], row[2]
 
-    def _export_snapshot(self) -> str:
-        """Export a snapshot, which is held until the next one or until the commit."""
-        self._release_snapshot()
-        connection = self.parameters.connect(self.label)
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        self._snapshot_connection = connection
-        return str(connection.execute("SELECT pg_export_snapshot()").fetchone()[0])
+    def _export_snapshot(self, start: _Start) -> str:
+        """Export a snapshot, which is held until the range is committed or planned again."""
+        start.connection = self.parameters.connect(self.label)
+        start.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return str(start.connection.execute("SELECT pg_export_snapshot()").fetchone()[0])
 
-    def _release_snapshot(self) -> None:
-        if self._snapshot_connection is not None:
-            with suppress(Exception):
-                # The server may notice a closed connection late.
-                self._snapshot_connection.execute("ROLLBACK")
-            with suppress(Exception):
-                self._snapshot_connection.close()
-            self._snapshot_connection = None
-
-    def _pages(self) -> int:
+    def _pages(self, connection: Any) -> int:
         """Return the number of pages of the table, 0 for views and other relations."""
-        row = self._snapshot_connection.execute(
+        row = connection.execute(
             "SELECT CASE WHEN c.relkind = 'r' THEN pg_relation_size(c.oid) / "
             "current_setting('block_size')::bigint ELSE 0 END FROM pg_class c JOIN pg_namespace n "
             "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
@@ -182,24 +228,9 @@ class PostgresSource:
         ).fetchone()
         return int(row[0])
 
-    def _size(self) -> int:
-        return self._pages() * 8_192
-
-    def _splits(self, tasks: int, split: dict[str, Any]) -> list[Split]:
-        """Divide the pages of the table into splits. The last one reads to the end."""
-        pages = self._pages()
-        count = max(min(tasks, pages // _MIN_SPLIT_PAGES), 1)
-        if count == 1:
-            return [[{**split, "position": 0}]]
-        bounds = [pages * part // count for part in range(count)]
-        ends = [*bounds[1:], None]
-        return [
-            [{**split, "position": position, "pages": [first, end]}]
-            for position, (first, end) in enumerate(zip(bounds, ends, strict=True))
-        ]
-
     def on_commit(self, offset: Offset) -> None:
-        self._release_snapshot()
+        for key in [key for key, start in self._starts.items() if start.end == offset]:
+            self._starts.pop(key).release()
 
     # Reading.
 
@@ -222,6 +253,19 @@ class PostgresSource:
         self, spark: SparkSession, request: ScanRequest, input_range: InputRange
     ) -> DataFrame:
         raise AssertionError("tasks read all rows")
+
+
+def _splits(pages: int, tasks: int, split: dict[str, Any]) -> list[Split]:
+    """Divide the pages of the table into splits. The last one reads to the end."""
+    count = max(min(tasks, pages // _MIN_SPLIT_PAGES), 1)
+    if count == 1:
+        return [[{**split, "position": 0}]]
+    bounds = [pages * part // count for part in range(count)]
+    ends = [*bounds[1:], None]
+    return [
+        [{**split, "position": position, "pages": [first, end]}]
+        for position, (first, end) in enumerate(zip(bounds, ends, strict=True))
+    ]
 
 
 def open_source(context: SourceContext) -> PostgresSource:
