@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError
 from tidegate.session.subscription import Subscription
+from tidegate.storage import StorageError, open_store
 from tidegate.storage import local as disk
-from tidegate.storage import open_store
 
 
 def subscribed(path: Path, from_epoch: int | None = None) -> Subscription:
@@ -68,6 +69,68 @@ def test_epochs_without_rows_are_not_missed_epochs(tmp_path: Path) -> None:
     assert list(epochs(subscription)) == [0]
     run(sink, 7)
     assert list(epochs(subscription)) == [7]
+
+
+def test_epochs_expire_although_numbers_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DROP STREAM, RESTORE and damaged manifests skip numbers."""
+    sink = memory_sink(tmp_path, retain=3)
+    run(sink, 0, 1)
+    listed: list[Any] = []
+    stored = memory.stored_epochs
+    monkeypatch.setattr(
+        memory, "stored_epochs", lambda store: listed.append(store) or stored(store)
+    )
+    run(sink, 2, 7)
+    assert list(stored(sink.store)) == [7] and memory.last_expired(sink.store) == 2
+    run(sink, 9, 10)
+    assert list(stored(sink.store)) == [9, 10] and memory.last_expired(sink.store) == 7
+    # An epoch without rows also expires older ones.
+    run(sink, 12, tasks=0)
+    assert list(stored(sink.store)) == [10] and memory.last_expired(sink.store) == 9
+    assert not listed, "an epoch does not list the stored ones"
+
+
+def test_fewer_retained_epochs_expire_all_older_ones(tmp_path: Path) -> None:
+    run(memory_sink(tmp_path, retain=100), *range(10))
+    slow = subscribed(tmp_path, from_epoch=4)
+    sink = memory_sink(tmp_path, retain=2)
+    sink.recover(committed(9))
+    run(sink, 10)
+    assert list(memory.stored_epochs(sink.store)) == [9, 10]
+    with pytest.raises(RunError, match="epoch 4 has been removed"):
+        slow.take_all()
+    assert list(epochs(subscribed(tmp_path))) == [9, 10]
+
+
+def test_failed_deletion_of_expired_epochs_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = memory_sink(tmp_path, retain=1)
+    run(sink, 0)
+
+    def fail(*_: Any) -> None:
+        raise StorageError("out", "does not answer", retryable=True)
+
+    committables = stage(sink, EpochId(0, 4), [4])
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.LocalStore, "delete", fail)
+        with pytest.raises(StorageError):
+            sink.publish(EpochId(0, 4), committables)
+    sink.publish(EpochId(0, 4), committables)
+    assert epochs(subscribed(tmp_path)) == {4: [4]} and memory.last_expired(sink.store) == 0
+
+
+def test_undone_epochs_do_not_count_as_expired(tmp_path: Path) -> None:
+    run(memory_sink(tmp_path, retain=100), 0, 1, 2, 3)
+    sink = memory_sink(tmp_path, retain=2)
+    state = committed(20, generation=1)
+    lineage = (EpochRange(0, -1, 1), EpochRange(1, 20, 20))
+    sink.recover(replace(state, lineage=lineage, staged_epoch=EpochId(0, 1)))
+    run(sink, 21, generation=1)
+    assert list(memory.stored_epochs(sink.store)) == [21]
+    assert memory.last_expired(sink.store) == 1
 
 
 @pytest.mark.parametrize("tasks", [1, 3])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -238,17 +239,23 @@ class MemorySink:
 
     store: Store
     retain_epochs: int
+    # The stored epochs in order, and the last one that was removed: listing the folder of an object
+    # store in every epoch is slow.
+    _stored: list[int] | None = field(default=None, init=False)
+    _last_expired: int = field(default=-1, init=False)
 
     def recover(self, committed: CommittedState) -> None:
+        self._stored = None
         last = max((epochs.last for epochs in committed.lineage), default=-1)
         if committed.last is not None:
             self._reject_ahead(max(last, committed.last.epoch))
         elif any(epoch > last for epoch in stored_epochs(self.store)):
             # The stream starts over. The files of its previous run would be mistaken for its own.
             self.store.delete_all(_OUT)
+        # Before publishing, which may expire epochs: these ones do not count as expired.
+        self._remove_undone(committed.rolled_back_ranges)
         if committed.committables_epoch is not None:
             self.publish(committed.committables_epoch, committed.committables)
-        self._remove_undone(committed.rolled_back_ranges)
         sweep_staged(self.store, _STAGED, committed)
 
     def _reject_ahead(self, last: int) -> None:
@@ -292,7 +299,7 @@ class MemorySink:
         elif names and not self.store.exists(target):
             self._merge(names, target)
         self.store.delete(names)
-        self._expire(epoch.epoch - self.retain_epochs)
+        self._expire(epoch.epoch, bool(names))
 
     def _merge(self, names: list[str], target: str) -> None:
         import pyarrow as pa
@@ -302,12 +309,23 @@ class MemorySink:
         tables = [read_table(self.store, name) for name in names]
         self.store.put(target, arrow_bytes(pa.concat_tables(tables)))
 
-    def _expire(self, epoch: int) -> None:
-        name = epoch_file(epoch)
-        if epoch >= 0 and self.store.exists(name):
-            # Recorded before the file is deleted: a slow subscriber must not skip it silently.
-            self.store.put(f"{_OUT}/{_EXPIRED}", str(epoch).encode())
-            self.store.delete([name])
+    def _expire(self, newest: int, has_rows: bool) -> None:
+        """Remove all epochs before the newest `retain_epochs`, whose numbers may have gaps."""
+        if self._stored is None:
+            self._last_expired = last_expired(self.store)
+            self._stored = list(stored_epochs(self.store))
+        elif has_rows and (not self._stored or newest > self._stored[-1]):
+            self._stored.append(newest)
+        count = bisect_right(self._stored, newest - self.retain_epochs)
+        if not count:
+            return
+        expired = self._stored[:count]
+        if expired[-1] > self._last_expired:
+            # Recorded before the files are deleted: a slow subscriber must not skip them silently.
+            self.store.put(f"{_OUT}/{_EXPIRED}", str(expired[-1]).encode())
+            self._last_expired = expired[-1]
+        self.store.delete(map(epoch_file, expired))
+        self._stored = self._stored[count:]
 
 
 def open_sink(context: SinkContext) -> MemorySink:
