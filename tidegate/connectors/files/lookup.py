@@ -6,6 +6,7 @@ would silently find nothing.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -44,9 +45,10 @@ class FileRows:
     def __init__(self, context: LookupContext) -> None:
         self.table = context.table
         self.options = context.table.options
-        self.store = open_store(uri(self.options["path"]))
+        folder = self.table.script.folder
+        self.store = open_store(uri(self.options["path"], folder))
         if self.store.local and not self.store.local_path("").is_dir():
-            path = self.options["path"]
+            path = os.path.join(folder, self.options["path"])  # noqa: PTH118
             raise RunError(
                 "TG-522",
                 f"the lookup table {self.table.name} reads the directory {path}, which does not "
