@@ -139,7 +139,7 @@ class PostgresSource:
         return planned
 
     def _start_of(self, since: Offset | None) -> _Start:
-        """Return what is kept for an offset, without the snapshot of a range planned earlier."""
+        """Return the start of a range, without the snapshot of its earlier plan."""
         key = json.dumps(since, sort_keys=True)
         start = self._starts.get(key)
         if start is None:
