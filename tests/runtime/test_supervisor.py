@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -127,3 +128,95 @@ def test_drops_stream_from_running_and_stopped_pipelines(
     assert own is not None and (own.epoch, own.streams.keys()) == (5, {"t"})
     main = Manifests(supervisor.directory.pipeline("main")).load_newest().manifest
     assert main is not None and main.epoch == 4
+
+
+def peekable_supervisor(path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """Return a supervisor whose running pipeline "own" has committed the stream "apart"."""
+    supervisor = create_supervisor(path)
+    supervisor.directory.open()
+    supervisor.until_end = False
+    monkeypatch.setattr(supervisor, "start_or_update", lambda *_: None)
+    monkeypatch.setattr(supervisor, "check_runnable", lambda *_: None)
+    streams = {"apart": StreamCheckpoint("1")}
+    Manifests(supervisor.directory.pipeline("own")).create(Manifest(0, 0, 16, 0, streams=streams))
+    return supervisor
+
+
+def committed_streams(supervisor: Supervisor) -> set[str]:
+    newest = Manifests(supervisor.directory.pipeline("own")).load_newest().manifest
+    assert newest is not None
+    return set(newest.streams)
+
+
+def test_concurrent_peeks_at_a_stream_do_not_end_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = peekable_supervisor(tmp_path, monkeypatch)
+    catalog = compile_with_sources(LATE).catalog
+    peeks = [supervisor.peek(catalog, Settings(), "APART", 5, lambda *_: None) for _ in range(3)]
+    peeks[0].__enter__()
+    peeks[1].__enter__()
+    assert len({sink.name for sink in supervisor.sinks(catalog)}) == 2
+    peeks[0].__exit__(None, None, None)
+    assert supervisor.required_streams(catalog) == ["apart"]
+    assert committed_streams(supervisor) == {"apart"}
+    peeks[2].__enter__()
+    names = {sink.name for sink in supervisor.sinks(catalog)}
+    assert names == {"peek at apart", "peek at apart (2)"}, "manifests keep only few names"
+    peeks[2].__exit__(None, None, None)
+    peeks[1].__exit__(None, None, None)
+    assert supervisor.sinks(catalog) == [] and supervisor._peek_callbacks == {}
+    assert committed_streams(supervisor) == set(), "a later consumer gets all rows"
+
+
+def test_peek_keeps_a_stream_that_has_got_a_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = peekable_supervisor(tmp_path, monkeypatch)
+    catalog = compile_with_sources(LATE).catalog
+    with supervisor.peek(catalog, Settings(), "apart", 5, lambda *_: None):
+        declared = catalog.get("apart")
+        assert declared is not None and supervisor.subscribe(catalog, declared)
+    assert [sink.connector for sink in supervisor.sinks(catalog)] == ["memory"]
+    assert committed_streams(supervisor) == {"apart"}
+
+
+def test_peek_that_ends_after_the_session_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = peekable_supervisor(tmp_path, monkeypatch)
+    catalog = compile_with_sources(LATE).catalog
+    with supervisor.peek(catalog, Settings(), "apart", 5, lambda *_: None):
+        supervisor.stop()
+        supervisor.directory.close()
+    assert committed_streams(supervisor) == {"apart"}
+    with (
+        pytest.raises(RunError, match="the session is not running"),
+        supervisor.peek(catalog, Settings(), "apart", 5, lambda *_: None),
+    ):
+        pass
+
+
+def test_stop_ends_a_change_that_waits_for_a_pipeline(tmp_path: Path) -> None:
+    """A DROP STREAM waits for storage until its pipeline stops."""
+    pipeline = FakePipeline()
+    supervisor = create_supervisor(tmp_path, main=pipeline)
+    changing, stopping = threading.Event(), threading.Event()
+    monitored = pipeline.stop
+
+    def stop() -> None:
+        stopping.set()
+        monitored()
+
+    def change() -> None:
+        with supervisor._lock:
+            changing.set()
+            assert stopping.wait(30)
+
+    pipeline.stop = stop  # type: ignore[method-assign]
+    thread = threading.Thread(target=change)
+    thread.start()
+    assert changing.wait(30)
+    supervisor.stop()
+    thread.join(30)
+    assert pipeline.stopped == 1 and not supervisor.running

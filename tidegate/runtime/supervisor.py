@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
@@ -43,8 +45,14 @@ class Supervisor:
         self._show = show
         self._pipelines: dict[str, Pipeline] = {}
         self._implicit_sinks: dict[str, Sink] = {}
-        # The callbacks of `peek`, by the name of the implicit sink.
+        # The callbacks of `peek`, by the name of the implicit sink; and the streams that were
+        # started only for them.
         self._peek_callbacks: dict[str, ConsoleCallback] = {}
+        self._only_peeked: set[str] = set()
+        # Held while streams are started or changed. The console peeks and restores in threads.
+        self._lock = threading.RLock()
+        # The declarations and settings that were applied last.
+        self._applied: tuple[Catalog, Settings] | None = None
         self._stopped_pipelines: set[str] = set()
         # Status and timelines of the last run, for a stopped session.
         self._last_status: tuple[StreamStatus, ...] = ()
@@ -120,16 +128,22 @@ class Supervisor:
         self, catalog: Catalog, settings: Settings, until_end: bool, available_now: bool = False
     ) -> None:
         """Start all pipelines, or none if one of them cannot start."""
-        self.until_end, self.available_now = until_end, available_now
-        try:
-            self.start_or_update(catalog, settings)
-        except BaseException:
-            self.stop()
-            raise
+        with self._lock:
+            self.until_end, self.available_now = until_end, available_now
+            try:
+                self.start_or_update(catalog, settings)
+            except BaseException:
+                self.stop()
+                raise
 
     def start_or_update(self, catalog: Catalog, settings: Settings) -> None:
         """Start new pipelines, and apply changes of streams and sinks to running ones."""
+        with self._lock:
+            self._start_or_update(catalog, settings)
+
+    def _start_or_update(self, catalog: Catalog, settings: Settings) -> None:
         assert self.until_end is not None, "the session is running"
+        self._applied = catalog, settings
         planner = StreamPlanner(self._spark(), catalog, settings)
         for name, streams in self._plan_pipelines(planner).items():
             pipeline = self._pipelines.get(name)
@@ -228,46 +242,61 @@ class Supervisor:
     def stop(self) -> None:
         """Stop every pipeline, even if one fails to stop; then raise the first error."""
         failures: list[BaseException] = []
-        for name, pipeline in self._pipelines.items():
+        # Without the lock: another thread may hold it while it waits for a pipeline.
+        stopped = self._stop_pipelines([], failures)
+        with self._lock:
+            self._stop_pipelines(stopped, failures)
+            if self._pipelines:
+                self._last_status = _statuses(self._pipelines.values())
+            self._last_timelines = self.timelines()
+            self._pipelines.clear()
+            self.until_end = None
+        if failures:
+            raise failures[0]
+
+    def _stop_pipelines(
+        self, stopped: list[Pipeline], failures: list[BaseException]
+    ) -> list[Pipeline]:
+        """Stop all pipelines except those in `stopped`; return all stopped ones."""
+        pipelines = dict(self._pipelines)
+        for name, pipeline in pipelines.items():
+            if pipeline in stopped:
+                continue
             try:
                 pipeline.stop()
             except Exception as error:
                 failures.append(error)
             self._stopped_pipelines.add(name)
-        if self._pipelines:
-            self._last_status = _statuses(self._pipelines.values())
-        self._last_timelines = self.timelines()
-        self._pipelines.clear()
-        self.until_end = None
-        if failures:
-            raise failures[0]
+        return list(pipelines.values())
 
     def apply_changes(self, catalog: Catalog, settings: Settings) -> None:
         """Stop pipelines without streams, and apply all other changes."""
-        if not self.running:
-            return
-        required = {pipeline_of(catalog.get(name)) for name in self.required_streams(catalog)}
-        for name in [name for name in self._pipelines if name not in required]:
-            self._pipelines.pop(name).stop()
-        self.start_or_update(catalog, settings)
+        with self._lock:
+            if not self.running:
+                return
+            required = {pipeline_of(catalog.get(name)) for name in self.required_streams(catalog)}
+            for name in [name for name in self._pipelines if name not in required]:
+                self._pipelines.pop(name).stop()
+            self.start_or_update(catalog, settings)
 
     def drop_stream(self, catalog: Catalog, settings: Settings, stream: str) -> None:
         """Stop a dropped stream, and remove its subscribers and its state."""
-        self._implicit_sinks = {
-            key: sink
-            for key, sink in self._implicit_sinks.items()
-            if sink.stream.lower() != stream.lower()
-        }
         from tidegate.checkpoint.manifests import forget_stream
 
-        self.apply_changes(catalog, settings)
-        for name in self.directory.pipeline_names():
-            pipeline = self._pipelines.get(name)
-            if pipeline is not None:
-                pipeline.drop_stream(stream)
-            else:
-                self.directory.require_lock()
-                forget_stream(self.directory.pipeline(name), stream)
+        with self._lock:
+            self._implicit_sinks = {
+                key: sink
+                for key, sink in self._implicit_sinks.items()
+                if sink.stream.lower() != stream.lower()
+            }
+            self.apply_changes(catalog, settings)
+            for name in self.directory.pipeline_names():
+                pipeline = self._pipelines.get(name)
+                if pipeline is not None:
+                    pipeline.drop_stream(stream)
+                else:
+                    self.directory.require_lock()
+                    forget_stream(self.directory.pipeline(name), stream)
 
     # Checkpoints
 
@@ -287,26 +316,27 @@ class Supervisor:
         self, catalog: Catalog, settings: Settings, request: RestoreRequest
     ) -> list[Restored]:
         """Restore a checkpoint; a running session is stopped for it and started again."""
-        self.checkpoints(settings).check(request)
-        until_end, available_now = self.until_end, self.available_now
-        if until_end is None:
-            return self.checkpoints(settings).restore(request)
-        self._last_status = self.status()
-        self._restoring = True
-        try:
-            self.stop()
-            try:
+        with self._lock:
+            self.checkpoints(settings).check(request)
+            until_end, available_now = self.until_end, self.available_now
+            if until_end is None:
                 return self.checkpoints(settings).restore(request)
+            self._last_status = self.status()
+            self._restoring = True
+            try:
+                self.stop()
+                try:
+                    return self.checkpoints(settings).restore(request)
+                finally:
+                    self.start(catalog, settings, until_end, available_now)
             finally:
-                self.start(catalog, settings, until_end, available_now)
-        finally:
-            self._restoring = False
+                self._restoring = False
 
     # Status
 
     def wake(self) -> None:
         """Make all pipelines look for new data now."""
-        for pipeline in self._pipelines.values():
+        for pipeline in list(self._pipelines.values()):
             pipeline.wake()
 
     def status(self) -> tuple[StreamStatus, ...]:
@@ -361,26 +391,63 @@ class Supervisor:
         A stream that only runs for this is dropped afterwards, so that a later consumer gets all of
         its rows.
         """
-        assert self.until_end is not None, "the session is running"
-        declared = catalog.get(stream)
-        assert declared is not None, f"{stream} is declared"
-        owner = self._owner_of(catalog, stream)
-        is_required = owner.lower() in (name.lower() for name in self.required_streams(catalog))
-        name, options = f"peek at {declared.name}", Options({"rows": rows}, {}, set())
-        self._peek_callbacks[name] = show
-        self._implicit_sinks[name] = Sink(
-            name, options, declared.statement, declared.script, "console", declared.name, True
-        )
+        with self._lock:
+            if self.until_end is None:
+                raise RunError(
+                    "TG-506",
+                    f"the session is not running, so {stream} produces no rows",
+                    hint="start the session first: db.start(), \\start in the shell.",
+                )
+            name = self._add_peek(catalog, stream, rows, show)
+            try:
+                self.check_runnable(catalog, self.until_end)
+                self.start_or_update(catalog, settings)
+            except BaseException:
+                self._remove_peek(name, catalog, settings)
+                raise
         try:
-            self.check_runnable(catalog, self.until_end)
-            self.start_or_update(catalog, settings)
             yield
         finally:
-            del self._implicit_sinks[name], self._peek_callbacks[name]
-            if is_required:
-                self.apply_changes(catalog, settings)
-            else:
-                self.drop_stream(catalog, settings, owner)
+            with self._lock:
+                self._remove_peek(name, *(self._applied or (catalog, settings)))
+
+    def _add_peek(self, catalog: Catalog, stream: str, rows: int, show: ConsoleCallback) -> str:
+        """Add a console sink for a peek; return its name, which no other open peek has."""
+        declared = catalog.get(stream)
+        assert declared is not None, f"{stream} is declared"
+        # Manifests keep the names of sinks, so few different names are used.
+        names = (f"peek at {declared.name}{f' ({n})' if n > 1 else ''}" for n in count(1))
+        name = next(name for name in names if name not in self._peek_callbacks)
+        required = self._required_keys(catalog)
+        self._peek_callbacks[name] = show
+        self._implicit_sinks[name] = Sink(
+            name,
+            Options({"rows": rows}, {}, set()),
+            declared.statement,
+            declared.script,
+            "console",
+            declared.name,
+            True,
+        )
+        self._only_peeked |= self._required_keys(catalog) - required
+        return name
+
+    def _remove_peek(self, name: str, catalog: Catalog, settings: Settings) -> None:
+        """Remove the sink of a peek, and drop the streams that no consumer or peek needs now."""
+        self._implicit_sinks.pop(name, None)
+        self._peek_callbacks.pop(name, None)
+        required = self._required_keys(catalog)
+        dropped = self._only_peeked - required
+        self._only_peeked &= required if self._peek_callbacks else set()
+        # Another process may use the directory of a closed session.
+        if self.directory.is_open and dropped:
+            for stream in sorted(dropped):
+                self.drop_stream(catalog, settings, stream)
+        else:
+            self.apply_changes(catalog, settings)
+
+    def _required_keys(self, catalog: Catalog) -> set[str]:
+        return {name.lower() for name in self.required_streams(catalog)}
 
     def add_console_sinks(self, catalog: Catalog) -> list[str]:
         """Add a console sink to each stream that is not consumed; return the streams' names."""

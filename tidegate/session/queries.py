@@ -70,12 +70,6 @@ class QueryService:
         stored = self.stored_tables(catalog).get(stream.lower())
         if stored is not None:
             return last_rows(self.supervisor.directory, stored, rows)
-        if not self.supervisor.running:
-            raise RunError(
-                "TG-506",
-                f"the session is not running, so {stream} produces no rows",
-                hint="start the session first: db.start(), \\start in the shell.",
-            )
         return _next_rows(self.supervisor, catalog, settings, stream, rows, timeout)
 
 
