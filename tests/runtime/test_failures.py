@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -87,6 +88,31 @@ def test_reruns_job_after_transient_failure(
     pipeline.stop()
     assert remaining == [0]
     assert_exactly_once(harness, 1)
+
+
+def test_stop_does_not_wait_for_the_next_attempt_of_a_job(
+    harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 20.0)
+    failed: list[float] = []
+
+    def fail(pipeline: PythonPipeline, epoch_spec: Any) -> None:
+        failed.append(time.monotonic())
+        raise JobFailed(RuntimeError("Python worker exited unexpectedly (crashed)"))
+
+    pipeline = harness.pipeline()
+    pipeline.job = fail
+    harness.insert(1)
+    pipeline.start(harness.streams, False)
+    while not failed:
+        time.sleep(0.01)
+    # New rows do not start the next attempt early.
+    pipeline.wake()
+    assert not pipeline.wait(0.2) and len(failed) == 1
+    pipeline.stop()
+    assert time.monotonic() - failed[0] < 10
+    assert pipeline.failure is None
+    assert {item.state for item in pipeline.status()} == {State.STOPPED}
 
 
 def test_error_names_the_failing_stream(harness: PipelineHarness) -> None:

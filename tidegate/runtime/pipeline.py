@@ -439,7 +439,11 @@ class Pipeline:
                 attempt += 1
                 if attempt == _MAX_JOB_ATTEMPTS or not error.transient:
                     raise self._diagnose(epoch, epoch_spec, error) from None
-                time.sleep(backoff_s(attempt))
+                # New rows, which also wake the loop, do not shorten the delay.
+                end_s = time.monotonic() + backoff_s(attempt)
+                while (remaining_s := end_s - time.monotonic()) > 0:
+                    if not self._wait_to_retry(remaining_s):
+                        raise
 
     def _run_job(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochReport:
         self.epoch_spec_store.write(epoch_spec)
