@@ -1,4 +1,4 @@
-"""Leases on object stores: exclusive, and taken over after they have expired."""
+"""Locks: leases on object stores are exclusive, and taken over after they have expired."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.directory import LEASES, Lease
+from tidegate.runtime.directory import LEASES, DataDirectory, Lease
 from tidegate.storage import Store, open_store
 
 
@@ -101,3 +101,20 @@ def test_exactly_one_process_takes_over(store: Store) -> None:
         first.acquire()
     second.require_held()
     second.release()
+
+
+@pytest.mark.parametrize("error", [OSError(5, "input/output error"), KeyboardInterrupt()])
+def test_failed_open_releases_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(directory: DataDirectory) -> None:
+        raise error
+
+    directory = DataDirectory(tmp_path / "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(DataDirectory, "_require_format", fail)
+        with pytest.raises(type(error)):
+            directory.open()
+    assert not directory.is_open
+    directory.open()
+    directory.close()

@@ -261,7 +261,7 @@ class DataDirectory:
                 self._require_format()
             # Epoch specs of an earlier driver are obsolete.
             self.store.delete_all(_EPOCH_SPECS)
-        except TidegateError:
+        except BaseException:
             lock.release()
             raise
         self._lock = lock
