@@ -277,6 +277,23 @@ def test_streams_and_sinks_can_be_added_after_the_start(
         assert not (data / "a").exists()
 
 
+def test_streams_declared_before_a_failing_insert_run(spark: Any, data: Path) -> None:
+    script = TRADES + "CREATE STREAM a AS SELECT id FROM trades;"
+    with open_with(data, spark, script) as session:
+        session.subscribe("a")
+        session.start()
+        with pytest.raises(TidegateError, match="no such trade"):
+            session.execute(
+                "CREATE STREAM b AS SELECT id + 1 AS id FROM trades;"
+                "CREATE SINK kept FROM b WITH (connector = 'memory');"
+                "INSERT INTO trades (id, ms) SELECT CAST(raise_error('no such trade') AS BIGINT), 1;"
+            )
+        session.insert("trades", [{"id": 2, "ms": 2}])
+        session.wait()
+        assert [item.name for item in session.status()] == ["a", "b"]
+        assert [row["id"] for row in rows_of(session.subscribe("b").take_all())] == [3]
+
+
 def test_type_errors_have_their_location_in_the_script(spark: Any, data: Path) -> None:
     script = (
         "CREATE STREAM x AS\nSELECT id,\n  symbol + ARRAY(1) AS broken\nFROM trades;\n"

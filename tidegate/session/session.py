@@ -23,7 +23,15 @@ from tidegate.catalog.commands import (
     insert_identity,
     restore_options,
 )
-from tidegate.catalog.objects import Declared, LookupTable, ScriptText, Sink, Source, Stream
+from tidegate.catalog.objects import (
+    Declared,
+    LookupTable,
+    ScriptText,
+    SideStream,
+    Sink,
+    Source,
+    Stream,
+)
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import CheckpointName
@@ -164,7 +172,11 @@ class Session:
     # Statements
 
     def execute(self, sql: str, file: str | None = None) -> list[Result]:
-        """Run a script. All statements are checked first; if one has an error, none is executed."""
+        """Run a script. All statements are checked first; if one has an error, none is executed.
+
+        If a statement fails later, for example an INSERT, the statements after it are not executed,
+        but everything that the script declares stays declared, and runs if the session is running.
+        """
         self._require_open()
         compiled = self._compile(sql, file)
         self._require_shared_paths(compiled)
@@ -203,7 +215,7 @@ class Session:
         self._apply(self._require_no_errors(compiler.declare(declaration)))
 
     def _apply(self, compiled: Compiled) -> list[Result]:
-        """Apply a compiled script: all of it, or nothing if an error occurs."""
+        """Apply a compiled script: first its declarations, or none of them; then its statements."""
         catalog = assign_types(
             lambda: self._functions.registered_with(self.spark, compiled.catalog), compiled
         )
@@ -215,16 +227,44 @@ class Session:
         self.settings = compiled.settings
         previous = self.catalog
         self.catalog = catalog
-        results = [
-            result
-            for statement in compiled.statements
-            for result in self._execute_statement(statement, previous, compiled)
-        ]
-        self._queries.save_stored_tables(self.catalog)
-        save_declarations(self.directory, self.catalog)
+        results: list[Result] = []
+        remaining = list(compiled.statements)
+        try:
+            while remaining:
+                results += self._execute_statement(remaining[0], previous, compiled)
+                del remaining[0]
+        except BaseException:
+            self._apply_after_failure(remaining, previous)
+            raise
+        self._save_declarations()
         if self._supervisor.running:
             self._supervisor.start_or_update(self.catalog, self.settings)
         return results
+
+    def _apply_after_failure(self, remaining: Sequence[st.Statement], previous: Catalog) -> None:
+        """Save and start what is declared, although a statement has failed.
+
+        What the remaining statements would have dropped is declared again, unless the script uses
+        one of the names for another object. Then it is parked.
+        """
+        names = {item.name.lower() for item in remaining if isinstance(item, st.Drop)}
+        if not any(self.catalog.get(name) is not None for name in names):
+            for item in filter(None, map(previous.get, previous.names())):
+                owner = item.parent if isinstance(item, SideStream) else item.name
+                if owner.lower() in names and self.catalog.get(item.name) is None:
+                    self.catalog.add(item)
+        if not self.directory.is_open:
+            return
+        try:
+            self._save_declarations()
+            self._supervisor.apply_changes(self.catalog, self.settings)
+        except TidegateError as error:
+            # The first error is raised.
+            self.warnings.append(error)
+
+    def _save_declarations(self) -> None:
+        self._queries.save_stored_tables(self.catalog)
+        save_declarations(self.directory, self.catalog)
 
     def _compile(self, sql: str, file: str | None) -> Compiled:
         compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._is_spark_function)
