@@ -234,7 +234,8 @@ class Session:
                 results += self._execute_statement(remaining[0], previous, compiled)
                 del remaining[0]
         except BaseException:
-            self._apply_after_failure(remaining, previous)
+            if compiled.declared or any(isinstance(s, st.Drop) for s in compiled.statements):
+                self._apply_after_failure(remaining, previous)
             raise
         self._save_declarations()
         if self._supervisor.running:
