@@ -158,7 +158,7 @@ def functions_page() -> str:
         "",
         "With LATERAL VIEW: " + _names(ex.GENERATOR_FUNCTIONS),
         "",
-        "## Volatile functions",
+        "## Non-deterministic functions",
         "",
         "They are evaluated once per epoch or per row, and a committed epoch is never computed again. They are rejected where",
         "their value would be part of state or of a key (TG-414).",
