@@ -69,13 +69,16 @@ _README = """\
 
 ```
 tidegate check streams.sql                # find errors without running anything
-tidegate run streams.sql --until-end      # process all rows, close all windows, and exit
+tidegate run streams.sql --available-now  # process the rows that are there, and exit; windows stay open
 tidegate query .tidegate/streams "SELECT * FROM customers ORDER BY spent DESC"
 tidegate test tests                       # compare the output for test rows with expected rows
 tidegate sql streams.sql                  # open an interactive shell
 ```
 
-`tidegate run streams.sql` runs until Ctrl-C. Put another file into `orders` while it runs.
+Put another file into `orders` and run it again: it resumes where it stopped. `tidegate run streams.sql` runs until Ctrl-C
+and reads new files as they arrive.
+
+`--until-end` instead of `--available-now` also closes the open windows, permanently: orders for these windows are then late.
 """
 
 FILES = {
@@ -103,7 +106,7 @@ def init(folder: Path) -> int:
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from None
     print("\n".join(f"wrote {folder / name}" for name in FILES))
-    print(f"\nNext:\n  cd {folder}\n  tidegate run streams.sql --until-end\n  tidegate test tests")
+    print(f"\nNext:\n  cd {folder}\n  tidegate run streams.sql --available-now\n  tidegate test tests")
     return 0
 
 
