@@ -213,6 +213,8 @@ with tidegate.open("data") as db:
 ```'''
 
 
+# More fields are listed one below the other.
+_FIELDS_IN_A_LINE = 8
 # The methods of a session by what they are for.
 _SESSION_METHODS = {
     "Lifecycle": "execute function start wait stop close spark",
@@ -280,8 +282,11 @@ def _members(kind: type) -> list[str]:
         return ["A subclass of `TidegateError`.", ""]
     fields = list(getattr(kind, "__dataclass_fields__", {}).values())
     if fields:
-        text = ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields)
-        lines += [f"Fields: {text}.", ""]
+        listed = [f"{field.name}: {_type(field.type)}" for field in fields]
+        if len(fields) > _FIELDS_IN_A_LINE:
+            lines += ["Fields:", "", "```text", *listed, "```", ""]
+        else:
+            lines += [f"Fields: {', '.join(f'`{field}`' for field in listed)}.", ""]
     if kind is tidegate.Session:
         return [*lines, *_session_methods()]
     return lines + _methods(kind, vars(kind), fields)
