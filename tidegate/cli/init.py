@@ -78,8 +78,8 @@ tidegate sql streams.sql                  # open an interactive shell
 Put another file into `orders` and run the streams again: they resume where they stopped, and open
 windows are kept. `tidegate run streams.sql` runs until Ctrl-C and reads new files as they arrive.
 
-`--until-end` instead of `--available-now` also closes the open windows, permanently: later orders for
-these windows are late.
+`--until-end` instead of `--available-now` also closes the open windows, permanently: later orders
+for these windows are late.
 """
 
 FILES = {
