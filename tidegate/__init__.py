@@ -96,9 +96,9 @@ def open(
     * `spark`: an existing SparkSession to use. By default, Spark is started in this process.
     * `master`: the URL of a Spark cluster. By default, Spark runs in this process on all cores.
     * `config`: settings of Tidegate, as with SET: `{"max_retained": 10}`.
+    * `conf`: settings of Spark, if Spark is started here: `{"spark.driver.memory": "4g"}`.
     * `show`: a function that receives the rows of console sinks: (stream, epoch, Arrow table).
       By default, they are printed.
-    * `conf`: Spark configuration, if Spark is started here: `{"spark.driver.memory": "4g"}`.
     """
     from tidegate.session.session import Session
 

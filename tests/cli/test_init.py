@@ -21,7 +21,7 @@ from tidegate.testing.declare import declare
 def test_init_writes_valid_project(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     result = CliRunner().invoke(app, ["init", str(folder)])
-    assert result.exit_code == 0 and "tidegate run streams.sql --until-end" in result.stdout
+    assert result.exit_code == 0 and "tidegate run streams.sql --available-now" in result.stdout
     file = folder / "streams.sql"
     assert CliRunner().invoke(app, ["check", str(file)]).exit_code == 0
     catalog = Compiler(CONNECTORS).compile(file.read_text(), str(file)).catalog

@@ -5,7 +5,9 @@ A block of `sql` is compiled with the sources below, unless it declares its own.
 after `-- end:` the output at the end of the input. Every source line is a separate epoch.
 
 The title of a block has other properties: a file of the tutorial, `syntax` for a form with … and
-[ ], `rejected: TG-401` (also after a file), or `not run: …` with the reason. All other blocks run.
+[ ], or `rejected: TG-401` (also after a file). A block that tests do not run has the reason in its
+title, which readers see: `needs …`, `runs until …`, `excerpt of …` or `for comparison: …`. All
+other blocks run.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ READ = {
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'^(\w+)(?: title="([^"]+)")?$')
 _LABEL = re.compile(r"(?:^|(?<=\s))(epoch \d+|(?!nothing)[a-z_]+):(?=\s)")
+_NOT_RUN = re.compile(r"(needs|runs until|excerpt of|for comparison:) \S.*")
 _FILE = re.compile(r"([\w./-]+\.(?:sql|json|yaml|csv))(?:, rejected: TG-\d+)?")
 
 
@@ -71,7 +74,7 @@ class Block:
 
     @property
     def not_run(self) -> bool:
-        return self.title.startswith("not run: ")
+        return _NOT_RUN.fullmatch(self.title) is not None
 
     @property
     def rejected(self) -> str | None:

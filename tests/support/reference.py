@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable
 from enum import Enum, EnumType
 from typing import Any, get_args, get_type_hints
 
@@ -14,14 +15,21 @@ from tidegate.operators.over.functions import RANKS, RANKS_OF_ALL
 from tidegate.sql import expressions as ex
 from tidegate.sql.suggestions import FUNCTIONS as OF_OTHERS
 
-_GENERATED = "This page is generated from the code."
+_GENERATED = "<!-- Generated from the code by `make goldens`. -->"
 
 
 def cli_page() -> str:
     """List every command with its arguments and options."""
     lines = ["# The command line", "", _GENERATED, ""]
     lines += [
-        "`tidegate COMMAND --help` shows the same text.",
+        "```bash",
+        "tidegate check shop.sql                                        # find errors without running anything",
+        "tidegate run shop.sql --available-now                          # process the available rows, and exit",
+        "tidegate run shop.sql --var day=2026-01-31 --conf spark.driver.memory=4g",
+        'tidegate query .tidegate/shop "SELECT * FROM totals" --format csv',
+        "```",
+        "",
+        "`tidegate COMMAND --help` shows the same text as this page.",
         "",
         "| for every command | |",
         "| --- | --- |",
@@ -115,7 +123,9 @@ def functions_page() -> str:
     lines = [
         "# Functions",
         "",
-        f"{_GENERATED} The functions and their types are",
+        _GENERATED,
+        "",
+        "The functions and their types are",
         "[Spark SQL's](https://spark.apache.org/docs/latest/api/sql/index.html): ANSI mode, time zone UTC. Your own functions:",
         "[CREATE FUNCTION](LANGUAGE.md#user-defined-functions).",
         "",
@@ -148,7 +158,7 @@ def functions_page() -> str:
         "",
         "With LATERAL VIEW: " + _names(ex.GENERATOR_FUNCTIONS),
         "",
-        "## Volatile functions",
+        "## Non-deterministic functions",
         "",
         "They are evaluated once per epoch or per row, and a committed epoch is never computed again. They are rejected where",
         "their value would be part of state or of a key (TG-414).",
@@ -203,10 +213,25 @@ with tidegate.open("data") as db:
 ```'''
 
 
+# More fields are listed one below the other.
+_FIELDS_IN_A_LINE = 8
+# The methods of a session by what they are for.
+_SESSION_METHODS = {
+    "Lifecycle": "execute function start wait stop close spark",
+    "Rows in": "insert",
+    "Rows out": "subscribe query peek add_console_sinks",
+    "Checkpoints": "checkpoint checkpoints restore drop_checkpoint",
+    "Inspection": "status timelines explain recall",
+}
+
+
 def python_page() -> str:
     """List all exported names with their signatures and docstrings."""
     lines = ["# Python", "", _GENERATED, "", *EXAMPLE.splitlines(), ""]
     lines += [
+        "Run it again on the same data directory, and the totals double: `db.insert` always inserts its rows, and the view keeps",
+        "those of the first run.",
+        "",
         "Notebooks show results as tables ([an example](../examples/notebook.ipynb)). `tidegate` exports",
         "the names below, with type annotations.",
         "",
@@ -257,9 +282,32 @@ def _members(kind: type) -> list[str]:
         return ["A subclass of `TidegateError`.", ""]
     fields = list(getattr(kind, "__dataclass_fields__", {}).values())
     if fields:
-        text = ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields)
-        lines += [f"Fields: {text}.", ""]
-    for name, member in vars(kind).items():
+        listed = [f"{field.name}: {_type(field.type)}" for field in fields]
+        if len(fields) > _FIELDS_IN_A_LINE:
+            lines += ["Fields:", "", "```text", *listed, "```", ""]
+        else:
+            lines += [f"Fields: {', '.join(f'`{field}`' for field in listed)}.", ""]
+    if kind is tidegate.Session:
+        return [*lines, *_session_methods()]
+    return lines + _methods(kind, vars(kind), fields)
+
+
+def _session_methods() -> list[str]:
+    """List the methods of a session under headings."""
+    lines: list[str] = []
+    public = {name for name in vars(tidegate.Session) if not name.startswith("_")}
+    for heading, names in _SESSION_METHODS.items():
+        lines += [f"### {heading}", "", *_methods(tidegate.Session, names.split(), [])]
+        public -= set(names.split())
+    assert not public, f"methods without a heading: {public}"
+    return lines
+
+
+def _methods(kind: type, names: Iterable[str], fields: list[Any]) -> list[str]:
+    """List methods and properties of a class."""
+    lines = []
+    for name in names:
+        member = vars(kind)[name]
         if name.startswith("_") or name in {field.name for field in fields}:
             continue
         if isinstance(member, property):

@@ -93,8 +93,8 @@ RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "sinks",
         OptionType.TEXT,
-        "let sinks that cannot roll back keep the rows of later epochs; rows that are read again "
-        "are then written twice; default: such sinks reject the RESTORE",
+        "sinks that cannot roll back keep the rows of later epochs, and rows that are read again "
+        "are written twice; default: such sinks reject the RESTORE",
         choices=("keep",),
     ),
     OptionSpec(

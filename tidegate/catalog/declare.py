@@ -53,22 +53,22 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "validator",
         OptionType.TEXT,
-        "reject the statement if it is unbounded or would never emit, warn, or skip the check; "
-        "default: the setting",
+        "what a statement that is unbounded or would never emit causes: an error (reject), a "
+        "warning (warn) or nothing (off); default: SET validator",
         choices=("reject", "warn", "off"),
     ),
     OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
         "minimum time between the starts of two epochs; the smallest value in a pipeline "
-        "applies; default: the setting",
+        "applies; default: SET trigger_interval",
         minimum=0,
     ),
     OptionSpec(
         "on_change",
         OptionType.TEXT,
         "action if the stored state does not fit the changed query: reject it, continue without "
-        "the state of changed operators, or restart the stream; default: the setting",
+        "the state of changed operators, or restart the stream; default: SET on_change",
         choices=("reject", "continue", "restart"),
     ),
     OptionSpec(

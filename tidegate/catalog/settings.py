@@ -14,7 +14,8 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "validator",
         OptionType.TEXT,
-        "reject statements that are unbounded or would never emit, warn, or skip the check",
+        "what a statement that is unbounded or would never emit causes: an error (reject), a "
+        "warning (warn) or nothing (off)",
         default="reject",
         choices=("reject", "warn", "off"),
     ),
@@ -80,8 +81,8 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "key_groups",
         OptionType.INTEGER,
-        "number of hash partitions of state; cannot be changed after the first epoch of a "
-        "pipeline; default: 16 on one machine, 128 on a cluster",
+        "number of hash partitions of state; fixed by the first epoch of a pipeline, and ignored "
+        "after it; default: 16 on one machine, 128 on a cluster",
         minimum=1,
     ),
     OptionSpec(
@@ -94,14 +95,16 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "max_groups",
         OptionType.INTEGER,
-        "maximum number of groups of an operator in each key group",
+        "maximum number of groups of an operator in each key group; with 16 key groups, the "
+        "default allows up to 16 million groups",
         default=1_000_000,
         minimum=1,
     ),
     OptionSpec(
         "max_state_bytes",
         OptionType.INTEGER,
-        "maximum size of the state of an operator in each key group, in bytes",
+        "maximum size of the state of an operator in each key group, in bytes; with 16 key groups, "
+        "the default allows up to 16 GiB",
         default=1 << 30,
         minimum=1,
     ),

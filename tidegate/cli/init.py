@@ -69,13 +69,17 @@ _README = """\
 
 ```
 tidegate check streams.sql                # find errors without running anything
-tidegate run streams.sql --until-end      # process all rows, close all windows, and exit
+tidegate run streams.sql --available-now  # process the available rows, and exit
 tidegate query .tidegate/streams "SELECT * FROM customers ORDER BY spent DESC"
 tidegate test tests                       # compare the output for test rows with expected rows
 tidegate sql streams.sql                  # open an interactive shell
 ```
 
-`tidegate run streams.sql` runs until Ctrl-C. Put another file into `orders` while it runs.
+Put another file into `orders` and run the streams again: they resume where they stopped, and open
+windows are kept. `tidegate run streams.sql` runs until Ctrl-C and reads new files as they arrive.
+
+`--until-end` instead of `--available-now` also closes the open windows, permanently: later orders
+for these windows are late.
 """
 
 FILES = {
@@ -103,7 +107,8 @@ def init(folder: Path) -> int:
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from None
     print("\n".join(f"wrote {folder / name}" for name in FILES))
-    print(f"\nNext:\n  cd {folder}\n  tidegate run streams.sql --until-end\n  tidegate test tests")
+    commands = (f"cd {folder}", "tidegate run streams.sql --available-now", "tidegate test tests")
+    print("\nNext:", *commands, sep="\n  ")
     return 0
 
 

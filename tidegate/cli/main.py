@@ -95,7 +95,8 @@ def check(
     """Find errors in SQL files without running them.
 
     Reports all errors at once. Does not start Spark, so it does not find errors in the types of
-    expressions; `tidegate run` reports them before the first epoch.
+    expressions. It also accepts options with environment variables that are not set. `tidegate run`
+    reports both before the first epoch.
     """
     from tidegate.cli import scripts
 
@@ -139,7 +140,12 @@ def run(
     ] = False,
     data: Data = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Remove the data directory first.")
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Remove the data directory first. Sinks keep their rows, so files, postgres and "
+            "delta sinks then reject the run (TG-525).",
+        ),
     ] = False,
     on_change: Annotated[
         OnChange | None,
@@ -222,9 +228,9 @@ def query(
     ] = None,
     debug: Debug = False,
 ) -> int:
-    """Query the stored rows of streams, also while another process runs them.
+    """Query the stored rows of streams, even while another process runs them.
 
-    Materialized views and streams with a memory sink can be queried, in the SQL of DuckDB.
+    Materialized views and streams with a memory sink can be queried, in DuckDB SQL.
     """
     from tidegate.cli import directory as command
 
@@ -234,7 +240,7 @@ def query(
 @app.command()
 @handle_errors
 def checkpoints(directory: Directory, as_json: Json = False, debug: Debug = False) -> int:
-    """List the checkpoints of a data directory, also while it is in use."""
+    """List the checkpoints of a data directory, even while it is in use."""
     from tidegate.cli import directory as command
 
     return command.checkpoints(directory, as_json)
@@ -262,7 +268,7 @@ def inspect(
 @app.command()
 @handle_errors
 def console(directory: Directory, listen: Listen = None, debug: Debug = False) -> int:
-    """Show a data directory in the browser, also while another process uses it."""
+    """Show a data directory in the browser, even while another process uses it."""
     from tidegate.cli import servers
 
     return servers.console(directory, servers.parse_address("--listen", listen, "127.0.0.1:8571"))

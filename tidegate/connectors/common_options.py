@@ -63,8 +63,8 @@ CSV_READING = (
 EXISTING = OptionSpec(
     "existing",
     OptionType.TEXT,
-    "reject a target with rows of this sink from another data directory or from before a "
-    "restart, or append to them",
+    "action if the target already holds rows of this sink, from another data directory or from "
+    "before on_change = 'restart': reject the run, or append to them",
     default="reject",
     choices=("reject", "append"),
 )

@@ -533,9 +533,9 @@ class Session:
     ) -> Subscription:
         """Subscribe to a stream: `for batch in db.subscribe("s")` returns a `Batch` per epoch.
 
-        Subscribing makes the stream run and stores its rows from then on. Each subscription starts
-        with the oldest stored epoch, or with `from_epoch`. Iteration ends when the stream ends, or
-        after `timeout` seconds without rows.
+        Subscribe before `start`: subscribing makes the stream run and stores its rows from then on;
+        earlier rows are not stored. Each subscription starts with the oldest stored epoch, or with
+        `from_epoch`. Iteration ends when the stream ends, or after `timeout` seconds without rows.
         """
         self._require_open()
         declared = stream_of(self.catalog, self._declared(stream))

@@ -96,7 +96,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "files_per_epoch",
                 OptionType.INTEGER,
-                "maximum number of files read per epoch; default: the setting",
+                "maximum number of files read per epoch; default: SET files_per_epoch",
                 minimum=1,
             ),
         ),

@@ -98,7 +98,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "files_per_epoch",
                 OptionType.INTEGER,
-                "maximum number of files read per epoch; default: the setting",
+                "maximum number of files read per epoch; default: SET files_per_epoch",
                 minimum=1,
             ),
             _GLOB,
@@ -138,7 +138,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "compact_after",
                 OptionType.INTEGER,
-                "number of small files in a directory that are merged into one; default: files "
+                "merge the small files of a directory as soon as it has this many; default: files "
                 "are not merged",
                 minimum=2,
             ),

@@ -279,7 +279,7 @@ _READING = (
     OptionSpec(
         "rows_per_epoch",
         OptionType.INTEGER,
-        "maximum number of records read per epoch; default: the setting",
+        "maximum number of records read per epoch; default: SET rows_per_epoch",
         minimum=1,
     ),
     OptionSpec(
