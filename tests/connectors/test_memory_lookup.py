@@ -11,7 +11,8 @@ import pytest
 from tests.support.compiling import compile_text
 from tidegate.catalog.objects import LookupTable
 from tidegate.connectors.base import LookupContext
-from tidegate.connectors.memory.connector import InsertedRows, open_inserts
+from tidegate.connectors.memory.connector import open_inserts
+from tidegate.connectors.memory.table import InsertedRows
 from tidegate.errors import RunError
 from tidegate.spark import inserted_rows as rows_module
 

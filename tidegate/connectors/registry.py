@@ -104,9 +104,9 @@ def _postgres_lookup(context: LookupContext) -> LookupConnector:
 
 
 def _memory_lookup(context: LookupContext) -> LookupConnector:
-    from tidegate.connectors.memory import connector as memory
+    from tidegate.connectors.memory import table as memory_lookup
 
-    return memory.open_lookup(context)
+    return memory_lookup.open_lookup(context)
 
 
 # Connectors that can run. Other roles in `CONNECTORS` are only checked and explained.

@@ -15,7 +15,6 @@ from sqlglot import exp
 from tidegate.columns import SELECTED
 from tidegate.physical.operator_kind import Rejection, Unrunnable
 from tidegate.physical.stage_sql import StageSqlWriter, carries_op, when_selected
-from tidegate.physical.stages import expression_calls_udf
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
@@ -95,7 +94,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
             "FROM my_stream AS s JOIN customers AS c ON s.customer_id = c.id",
         )
         return
-    if any(expression_calls_udf(piece) for piece in residual_conditions(node)):
+    if any(ex.calls_udf(piece) for piece in residual_conditions(node)):
         yield Rejection(
             "a Python function in the condition of a lookup join cannot run yet",
             "call it in the SELECT list of a stream that the join reads, or that reads the join.",

@@ -129,13 +129,7 @@ def stage_calls_udf(node: n.Node, leaves: set[n.Node]) -> bool:
 
 def node_calls_udf(node: n.Node) -> bool:
     """Return whether an expression of this node calls a user function."""
-    return any(expression_calls_udf(tree) for tree in _trees(node))
-
-
-def expression_calls_udf(tree: exp.Expr) -> bool:
-    """Return whether an expression calls a user function."""
-    spark_functions = ex.spark_functions()
-    return any(name not in spark_functions for name, _ in ex.calls(tree))
+    return any(ex.calls_udf(tree) for tree in _trees(node))
 
 
 def _trees(node: n.Node) -> Iterator[exp.Expr]:

@@ -280,3 +280,9 @@ def require_interval(node: exp.Expr, text: str, file: str | None, subject: str) 
             hint=_interval_hint(node),
         )
     return micros
+
+
+def calls_udf(tree: exp.Expr) -> bool:
+    """Return whether an expression calls a user function."""
+    known = spark_functions()
+    return any(name not in known for name, _ in calls(tree))
