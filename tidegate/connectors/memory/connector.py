@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from tidegate.catalog.connector import ConnectorSpec, LookupSpec, SinkSpec, SourceSpec
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.base import (
@@ -32,7 +30,6 @@ from tidegate.connectors.base import (
     sweep_staged,
 )
 from tidegate.errors import RunError
-from tidegate.physical.typed import arrow_type
 from tidegate.storage import NotFound, Store, open_store
 
 if TYPE_CHECKING:
