@@ -21,6 +21,10 @@ KAFKA = "CREATE SINK o FROM s WITH (connector = 'kafka', topic = 't', brokers = 
 POSTGRES = "CREATE SINK o FROM s WITH (connector = 'postgres', database = 'd', table = 't');"
 BY_ARRIVAL = "OVER (PARTITION BY auction ORDER BY PROCTIME())"
 
+BY_MINUTE = f"GROUP BY TUMBLE(ts, {MINUTE})"
+NEXT = "lead(price){} OVER (PARTITION BY auction ORDER BY ts)"
+JOINED = "FROM bids AS b LEFT JOIN asks AS a ON a.auction = b.auction"
+
 
 @dataclass(frozen=True)
 class Pasted:
@@ -289,6 +293,69 @@ CASES = {
         "TG-101",
         "ORDER BY … LIMIT 3 EMIT CHANGES",
         "CREATE STREAM s AS SELECT auction FROM bids ORDER BY price LIMIT 3 EMIT CHANGES;",
+    ),
+    "ntile_in_windows": Pasted(
+        "CREATE STREAM s AS SELECT ntile(4) OVER (PARTITION BY auction ORDER BY ts) AS x FROM bids;",
+        "TG-411",
+        f"OVER (PARTITION BY …, window_end ORDER BY ts) FROM {IN_MINUTES}",
+        "CREATE STREAM s AS SELECT ntile(4) OVER (PARTITION BY auction, window_end ORDER BY ts) "
+        f"AS x FROM {IN_MINUTES};",
+    ),
+    "lead_over_nulls": Pasted(
+        f"CREATE STREAM s AS SELECT {NEXT.format(' IGNORE NULLS')} AS x FROM bids;",
+        "TG-411",
+        "remove IGNORE NULLS",
+        f"CREATE STREAM s AS SELECT {NEXT.format('')} AS x FROM bids;",
+    ),
+    "random_sample": Pasted(
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids WHERE rand() < 0.1 {BY_MINUTE};",
+        "TG-414",
+        "WHERE pmod(hash(auction), 10) = 0",
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids WHERE pmod(hash(auction), 10) = 0 "
+        f"{BY_MINUTE};",
+    ),
+    "rows_of_the_last_hour": Pasted(
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids "
+        f"WHERE ts > now() - INTERVAL '1' HOUR {BY_MINUTE};",
+        "TG-414",
+        "remove the condition",
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids {BY_MINUTE};",
+    ),
+    "distinct_in_windows": Pasted(
+        f"CREATE STREAM s AS SELECT DISTINCT price FROM {IN_MINUTES};",
+        "TG-408",
+        "SELECT DISTINCT …, window_end",
+        f"CREATE STREAM s AS SELECT DISTINCT price, window_end FROM {IN_MINUTES};",
+    ),
+    "updates_of_sessions": Pasted(
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY SESSION(ts, {MINUTE}) "
+        "EMIT ON UPDATE;",
+        "TG-416",
+        "window_start, window_end",
+        "CREATE STREAM s AS SELECT window_start, window_end, count(*) AS n FROM bids "
+        f"GROUP BY SESSION(ts, {MINUTE}) EMIT ON UPDATE;",
+    ),
+    "sessions_every_ten_seconds": Pasted(
+        f"CREATE STREAM s AS SELECT window_end, count(*) AS n FROM bids "
+        f"GROUP BY SESSION(ts, {MINUTE}) EMIT EVERY INTERVAL '10' SECOND;",
+        "TG-416",
+        "and use EMIT ON UPDATE",
+        "CREATE STREAM s AS SELECT window_start, window_end, count(*) AS n FROM bids "
+        f"GROUP BY SESSION(ts, {MINUTE}) EMIT ON UPDATE;",
+    ),
+    "files_of_groups": Pasted(
+        "CREATE STREAM s AS SELECT auction, count(*) AS n FROM bids GROUP BY auction "
+        f"EMIT CHANGES; {FILES}",
+        "TG-413",
+        f"add TUMBLE(ts, {MINUTE}) to GROUP BY, and end the query without EMIT",
+        f"CREATE STREAM s AS SELECT auction, count(*) AS n {PER_MINUTE}; {FILES}",
+    ),
+    "postgres_of_a_join": Pasted(
+        f"CREATE STREAM s {TTL} AS SELECT b.auction, a.seller {JOINED} EMIT CHANGES; {POSTGRES}",
+        "TG-413",
+        "aggregate the rows of the join",
+        f"CREATE STREAM s {TTL} AS SELECT b.auction, max(a.seller) AS seller {JOINED} "
+        f"GROUP BY b.auction EMIT CHANGES; {POSTGRES}",
     ),
 }
 

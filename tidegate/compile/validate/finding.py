@@ -16,20 +16,26 @@ from tidegate.types import ChangelogKind, Span
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem of a plan: its location, a message, and a hint with SQL that is accepted."""
+    """A problem of a plan: its location, a message, and a hint with SQL that is accepted.
+
+    `{sql}` in the message stands for the SQL of the user at `quoted`.
+    """
 
     code: str
     message: str
     node: n.Node
     hint: str
     span: Span | None = None
+    quoted: Span | None = None
 
     def to_error(self, text: str, file: str | None, statement: Statement) -> ValidationError:
         span = self.span or self.node.span or statement.span
         location = Location(text, span.start, span.end, file)
         hint = self.hint.replace("CREATE STREAM …", f"{create_clause(statement)} …")
+        quoted = self.quoted or span
+        message = self.message.replace("{sql}", f"`{text[quoted.start : quoted.end]}`")
         return ValidationError(
-            self.code, self.message, location=location, hint=hint, path=plan_path(self.node)
+            self.code, message, location=location, hint=hint, path=plan_path(self.node)
         )
 
 

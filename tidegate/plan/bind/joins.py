@@ -427,6 +427,8 @@ class JoinClauses:
     nearest: bool = False
     tolerance: exp.Expr | None = None
     predicate: str | None = None
+    # The names of both sides in the query, for hints.
+    aliases: tuple[str, str] | None = None
     # Columns that the query does not reference.
     unused: frozenset[str] = frozenset()
 
@@ -516,6 +518,7 @@ def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr
         ttl_us=context.ttl_us,
         times=parts.times,
         predicate=parts.predicate,
+        aliases=parts.aliases,
         span=parts.span,
     )
     return replace(join, fields=_output_fields(parts, join)), residual
@@ -603,7 +606,7 @@ def _event_time_of(item: Field | None, fields: dict[str, Field]) -> tuple[Field,
     return (ends[0], -item.window.size_us) if len(ends) == 1 else None
 
 
-def _bound_of(
+def time_bound(
     piece: exp.Expr, left: dict[str, Field], right: dict[str, Field]
 ) -> TimeBounds | None:
     """Return the bounds of left time − right time in one comparison."""
@@ -637,7 +640,7 @@ def _time_bounds(
     pieces_by_columns: dict[tuple[str, str], list[exp.Expr]] = {}
     equalities: list[exp.Expr] = [exp.EQ(this=pair.left, expression=pair.right) for pair in pairs]
     for piece in equalities + rest:
-        bound = _bound_of(piece, left, right)
+        bound = time_bound(piece, left, right)
         if bound is None:
             continue
         pair = (bound.left_id, bound.right_id)

@@ -96,6 +96,7 @@ class FromClause:
                 times,
                 step.nearest,
                 step.tolerance,
+                aliases=(left[0].alias or "…", step.relation.alias or "…"),
                 unused=unused,
             )
             node = build_join(context, parts)
