@@ -22,6 +22,10 @@ POSTGRES = "CREATE SINK o FROM s WITH (connector = 'postgres', database = 'd', t
 BY_ARRIVAL = "OVER (PARTITION BY auction ORDER BY PROCTIME())"
 
 BY_MINUTE = f"GROUP BY TUMBLE(ts, {MINUTE})"
+VALUES_AS_TABLE = (
+    "CREATE LOOKUP TABLE v (n INT, name STRING, PRIMARY KEY (n)) WITH (connector = 'memory'); "
+    "INSERT INTO v VALUES (1, 'one')"
+)
 NEXT = "lead(price){} OVER (PARTITION BY auction ORDER BY ts)"
 JOINED = "FROM bids AS b LEFT JOIN asks AS a ON a.auction = b.auction"
 
@@ -349,6 +353,74 @@ CASES = {
         "TG-413",
         f"add TUMBLE(ts, {MINUTE}) to GROUP BY, and end the query without EMIT",
         f"CREATE STREAM s AS SELECT auction, count(*) AS n {PER_MINUTE}; {FILES}",
+    ),
+    "natural_join": Pasted(
+        "CREATE STREAM s AS SELECT price FROM bids NATURAL JOIN asks;",
+        "TG-103",
+        "JOIN asks USING (auction, price, ts)",
+        "CREATE STREAM s AS SELECT price FROM bids JOIN asks USING (auction, price, ts);",
+    ),
+    "values_in_a_join": Pasted(
+        "CREATE STREAM s AS SELECT name FROM bids JOIN (VALUES (1, 'one')) AS v (n, name) "
+        "ON auction = n;",
+        "TG-103",
+        VALUES_AS_TABLE,
+        f"{VALUES_AS_TABLE}; CREATE STREAM s AS SELECT name FROM bids JOIN v ON auction = n;",
+    ),
+    "unnest": Pasted(
+        "CREATE STREAM s AS SELECT tag FROM bids CROSS JOIN UNNEST(tags) AS t(tag);",
+        "TG-103",
+        "LATERAL VIEW explode(tags) t AS tag",
+        "CREATE STREAM s AS SELECT tag FROM bids LATERAL VIEW explode(tags) t AS tag;",
+    ),
+    "pivot": Pasted(
+        "CREATE STREAM s AS SELECT * FROM bids PIVOT (sum(price) FOR channel IN ('a', 'b'));",
+        "TG-103",
+        "sum(price) FILTER (WHERE channel = 'a') AS a",
+        "CREATE STREAM s AS SELECT sum(price) FILTER (WHERE channel = 'a') AS a FROM bids "
+        "EMIT CHANGES;",
+    ),
+    "position_of_a_key": Pasted(
+        "CREATE STREAM s AS SELECT price FROM bids GROUP BY 7 EMIT CHANGES;",
+        "TG-301",
+        "GROUP BY 1 or GROUP BY price",
+        "CREATE STREAM s AS SELECT price FROM bids GROUP BY 1 EMIT CHANGES;",
+    ),
+    "names_of_columns": Pasted(
+        "CREATE STREAM s AS SELECT x FROM (SELECT auction, price FROM bids) AS t (x);",
+        "TG-308",
+        "AS t (auction, price)",
+        "CREATE STREAM s AS SELECT price FROM (SELECT auction, price FROM bids) "
+        "AS t (auction, price);",
+    ),
+    "windows_per_row": Pasted(
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids "
+        "GROUP BY HOP(ts, INTERVAL '1' MILLISECOND, INTERVAL '1' DAY);",
+        "TG-306",
+        "HOP(…, INTERVAL '10' SECOND, INTERVAL '1' DAY)",
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids "
+        "GROUP BY HOP(ts, INTERVAL '10' SECOND, INTERVAL '1' DAY);",
+    ),
+    "window_without_size": Pasted(
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts);",
+        "TG-306",
+        f"for example TUMBLE(ts, {MINUTE})",
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE});",
+    ),
+    "subquery_in_an_aggregate": Pasted(
+        "CREATE STREAM s AS SELECT sum(price - (SELECT min(price) FROM asks)) AS t FROM bids;",
+        "TG-103",
+        "WITH (state_ttl = '1 day') before AS and EMIT CHANGES at the end",
+        f"CREATE STREAM s {TTL} AS SELECT sum(price - m) AS t "
+        "FROM (SELECT *, (SELECT min(price) FROM asks) AS m FROM bids) EMIT CHANGES;",
+    ),
+    "predicate_in_an_aggregate": Pasted(
+        "CREATE STREAM s AS SELECT count_if(auction IN (SELECT auction FROM asks)) AS t FROM bids "
+        "EMIT CHANGES;",
+        "TG-103",
+        "WITH (state_ttl = '1 day') before AS",
+        f"CREATE STREAM s {TTL} AS SELECT count_if(match_k IS NOT NULL) AS t FROM bids LEFT JOIN "
+        "(SELECT DISTINCT auction AS match_k FROM asks) ON auction = match_k EMIT CHANGES;",
     ),
     "postgres_of_a_join": Pasted(
         f"CREATE STREAM s {TTL} AS SELECT b.auction, a.seller {JOINED} EMIT CHANGES; {POSTGRES}",

@@ -16,8 +16,8 @@ from tidegate.cli import scripts
 from tidegate.cli.errors import Interrupts, print_diagnostics
 from tidegate.cli.screen import JsonLog, Screen, open_screen, print_results
 from tidegate.cli.servers import serve_session
-from tidegate.cli.text import LogFormat, pluralize
-from tidegate.errors import RunError
+from tidegate.cli.text import LogFormat
+from tidegate.errors import RunError, pluralize
 from tidegate.observe.server import Address
 from tidegate.observe.status import State, StreamStatus
 

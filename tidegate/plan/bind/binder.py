@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from tidegate.errors import pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
-from tidegate.plan.bind.scope import Context, Relation, Scope, column
+from tidegate.plan.bind.scope import Context, Relation, Scope, column, report_position
 from tidegate.plan.bind.select import SelectBinder, apply_limit
 from tidegate.plan.bind.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
@@ -214,8 +215,8 @@ def _set_operation(
         if len(member.fields) != len(first.fields):
             context.report(
                 "TG-308",
-                f"the queries of {_OPERATIONS[kind]} have {len(first.fields)} and "
-                f"{len(member.fields)} columns",
+                f"{_OPERATIONS[kind]}: the first query has "
+                f"{pluralize(len(first.fields), 'column')}, another has {len(member.fields)}",
                 source,
                 "select the same number of columns in each.",
             )
@@ -276,8 +277,8 @@ def _resolve_position(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr
     if not isinstance(target, exp.Literal) or not target.is_int:
         return key
     if not 1 <= int(target.name) <= len(node.fields):
-        hint = f"there are {len(node.fields)} columns."
-        context.report("TG-301", f"ORDER BY {target.name}: no such column", key, hint)
+        names = [item.name for item in node.fields]
+        report_position(context, "ORDER BY", key, int(target.name), names)
         return key
     reference = exp.column(exp.to_identifier(node.fields[int(target.name) - 1].name, quoted=True))
     ordered = key.copy() if isinstance(key, exp.Ordered) else exp.Ordered(this=reference)

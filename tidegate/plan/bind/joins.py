@@ -259,7 +259,7 @@ def parse_asof_options(context: Context, join: exp.Join) -> tuple[bool, exp.Expr
         context.report("TG-103", message, match, "write ASOF JOIN, or use ON.")
     if asof and (join.args.get("kind") or "").upper() == "CROSS":
         hint = "use ASOF JOIN or ASOF LEFT JOIN."
-        context.report("TG-103", "an ASOF CROSS join is not defined", join, hint)
+        context.report("TG-103", "ASOF CROSS JOIN does not exist", join, hint)
     if tolerance is not None and _constant(tolerance) is None:
         context.report(
             "TG-105",

@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.errors import Location, SqlError, TidegateError
+from tidegate.errors import Location, SqlError, TidegateError, pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.nodes import Field, Role
 from tidegate.sql import expressions as ex
@@ -57,6 +57,15 @@ class Context:
         reported = {(other.code, other.message, other.location) for other in self.errors}
         if (error.code, error.message, error.location) not in reported:
             self.errors.append(error)
+
+
+def report_position(
+    context: Context, clause: str, at: exp.Expr, position: int, names: list[str]
+) -> None:
+    """Report a position in GROUP BY or ORDER BY that SELECT does not have."""
+    message = f"{clause} {position}: SELECT has {pluralize(len(names), 'column')}"
+    name = next((name for name in names if name), "the name of a column")
+    context.report("TG-301", message, at, f"write {clause} 1 or {clause} {name}.")
 
 
 @dataclass(frozen=True)
