@@ -381,7 +381,7 @@ class TableBinder:
             "TG-103",
             "FROM cannot read VALUES: its rows have no order of arrival",
             node,
-            _values_hint(node, names, alias or "v"),
+            _values_hint(self.context, node, names, alias or "v"),
         )
         fields = tuple(n.Field(self.context.new_id(name), name) for name in names)
         return n.NoRows(fields, span=own_span(node)), Relation(alias, fields)
@@ -426,7 +426,7 @@ class TableBinder:
         return window, Relation(alias or target.name, named + window.fields[-3:])
 
 
-def _values_hint(node: exp.Values, names: list[str], table: str) -> str:
+def _values_hint(context: Context, node: exp.Values, names: list[str], table: str) -> str:
     """Suggest to insert the rows into a declared table, with the types of the first row."""
     first = node.expressions[0]
     cells = first.expressions or [first]
@@ -434,7 +434,9 @@ def _values_hint(node: exp.Values, names: list[str], table: str) -> str:
         "STRING" if isinstance(cell, exp.Literal) and cell.is_string else "INT" for cell in cells
     ]
     columns = ", ".join(" ".join(pair) for pair in zip(names, types, strict=False))
-    row = ", ".join(to_sql(cell) for cell in cells)
+    # Secrets are masked in this text.
+    locations = [context.location(cell) for cell in cells]
+    row = ", ".join(item.text[item.start : item.end] for item in locations)
     kind = "SOURCE" if isinstance(node.parent, exp.From) else "LOOKUP TABLE"
     key = "" if kind == "SOURCE" else f", PRIMARY KEY ({names[0]})"
     return (
