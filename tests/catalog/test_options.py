@@ -114,7 +114,7 @@ def test_reports_all_unknown_options_with_suggestions() -> None:
 def test_missing_required_option_is_rejected() -> None:
     _, (error,) = read_options("rows = 1")
     assert error.code == "TG-208"
-    assert error.hint == "add path = '…' to its WITH (…)."
+    assert error.hint == "add path = '…' to its WITH (…): the directory"
 
 
 def test_expands_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,9 @@ VALUES_AS_TABLE = (
     "CREATE LOOKUP TABLE v (n INT, name STRING, PRIMARY KEY (n)) WITH (connector = 'memory'); "
     "INSERT INTO v VALUES (1, 'one')"
 )
+CONDITIONAL_JOIN = (
+    "FROM {} AS b LEFT JOIN asks AS a ON a.auction = b.auction AND a.ts = b.ts AND a.price < b.price"
+)
 NEXT = "lead(price){} OVER (PARTITION BY auction ORDER BY ts)"
 JOINED = "FROM bids AS b LEFT JOIN asks AS a ON a.auction = b.auction"
 
@@ -421,6 +424,60 @@ CASES = {
         "WITH (state_ttl = '1 day') before AS",
         f"CREATE STREAM s {TTL} AS SELECT count_if(match_k IS NOT NULL) AS t FROM bids LEFT JOIN "
         "(SELECT DISTINCT auction AS match_k FROM asks) ON auction = match_k EMIT CHANGES;",
+    ),
+    "options_after_the_query": Pasted(
+        f"CREATE STREAM s AS SELECT DISTINCT auction FROM bids {TTL};",
+        "TG-101",
+        f"CREATE STREAM s {TTL} AS SELECT …;",
+        f"CREATE STREAM s {TTL} AS SELECT DISTINCT auction FROM bids;",
+    ),
+    "options_after_emit": Pasted(
+        f"CREATE MATERIALIZED VIEW s AS SELECT max(price) AS x FROM bids EMIT CHANGES {TTL};",
+        "TG-101",
+        f"CREATE MATERIALIZED VIEW s {TTL} AS SELECT …;",
+        f"CREATE MATERIALIZED VIEW s {TTL} AS SELECT max(price) AS x FROM bids EMIT CHANGES;",
+    ),
+    "name_with_a_hyphen": Pasted(
+        "CREATE STREAM my-top-bids AS SELECT price FROM bids;",
+        "TG-101",
+        "quote it with backticks: `my-top-bids`",
+        "CREATE STREAM `my-top-bids` AS SELECT price FROM bids;",
+    ),
+    "table_with_a_hyphen": Pasted(
+        "CREATE STREAM `my-bids` AS SELECT price FROM bids;"
+        "CREATE STREAM s AS SELECT price FROM my-bids;",
+        "TG-101",
+        "quote it with backticks: `my-bids`",
+        "CREATE STREAM `my-bids` AS SELECT price FROM bids;"
+        "CREATE STREAM s AS SELECT price FROM `my-bids`;",
+    ),
+    "join_of_arrays": Pasted(
+        f"CREATE STREAM s AS SELECT b.tags {CONDITIONAL_JOIN.format('bids')};",
+        "TG-103",
+        "FROM (SELECT …, tags[0] AS x FROM …)",
+        "CREATE STREAM s AS SELECT b.x "
+        f"{CONDITIONAL_JOIN.format('(SELECT auction, price, ts, tags[0] AS x FROM bids)')};",
+    ),
+    "option_as_a_setting": Pasted(
+        "SET state_ttl = '1 day'; CREATE STREAM s AS SELECT price FROM bids;",
+        "TG-212",
+        f"CREATE STREAM … {TTL} AS …",
+        f"CREATE STREAM s {TTL} AS SELECT price FROM bids;",
+    ),
+    "options_of_flink": Pasted(
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', "
+        "scan.startup.mode = 'earliest-offset');",
+        "TG-206",
+        "write start = 'earliest'",
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', "
+        "start = 'earliest');",
+    ),
+    "required_option_of_flink": Pasted(
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', "
+        "properties.bootstrap.servers = 'b:9092');",
+        "TG-206",
+        "write brokers = 'b:9092'",
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092');",
     ),
     "postgres_of_a_join": Pasted(
         f"CREATE STREAM s {TTL} AS SELECT b.auction, a.seller {JOINED} EMIT CHANGES; {POSTGRES}",

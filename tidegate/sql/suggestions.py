@@ -123,6 +123,7 @@ FUNCTIONS: dict[str, str] = {
     "BOOLAND_AGG": "bool_and(x)",
     "BOOLOR_AGG": "bool_or(x)",
     "STDEV": "stddev(x)",
+    "MATCH_NUMBER": "row_number() OVER (PARTITION BY … ORDER BY …)",
     "TOPK": "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) <= 3",
     # lists and maps
     "ARRAY_LENGTH": "size(list)",

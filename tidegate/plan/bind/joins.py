@@ -279,6 +279,8 @@ def parse_asof_options(context: Context, join: exp.Join) -> tuple[bool, exp.Expr
 # bounds, so they agree on which rows are late.
 
 _NESTED_TYPES = ("MAP", "ARRAY", "STRUCT")
+# A part of a value of a type, after its name.
+_PARTS = {"MAP": "['a']", "ARRAY": "[0]", "STRUCT": ".a"}
 # Builds a join from left, right, how and conditions.
 BuildJoin = Callable[[n.Node, n.Node, str, list[exp.Expr]], n.Node]
 
@@ -326,8 +328,8 @@ class ConditionalJoin:
                 f"a {self.join.how} join with this condition compares entire rows, but "
                 f"{nested[0].name} has type {type_name}, which cannot be compared",
                 self.residual[0],
-                f"do not select {nested[0].name} from this join, or select its parts from a "
-                "subquery in FROM.",
+                f"do not select {nested[0].name} from this join, or select a field of it in a "
+                f"subquery: FROM (SELECT …, {nested[0].name}{_PARTS.get(type_name, '')} AS x FROM …).",
             )
         return not nested
 

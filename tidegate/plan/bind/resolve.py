@@ -98,7 +98,12 @@ def find_invalid_literal(call: exp.Expr) -> LiteralProblem | None:
         literal = _string_argument(call, position)
         if literal is not None and re.search(r"%[A-Za-z]", literal.name):
             message = f"'{literal.name}' is not a pattern for dates and times"
-            return literal, message, f"write it as Spark does: '{_to_spark_pattern(literal.name)}'."
+            hint = f"write it as Spark does: '{_to_spark_pattern(literal.name)}'."
+            letters = re.findall(r"%[A-Za-z]", literal.name)
+            unknown = next((item for item in letters if item not in _STRFTIME_PATTERNS), None)
+            if unknown is not None:
+                hint = f"{unknown} has no equivalent; {hint}"
+            return literal, message, hint
     for position in _ZONE_ARGUMENTS.get(name, ()):
         literal = _string_argument(call, position)
         if literal is not None and _is_unknown_zone(literal.name):
