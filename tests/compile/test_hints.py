@@ -27,7 +27,8 @@ VALUES_AS_TABLE = (
     "INSERT INTO v VALUES (1, 'one')"
 )
 CONDITIONAL_JOIN = (
-    "FROM {} AS b LEFT JOIN asks AS a ON a.auction = b.auction AND a.ts = b.ts AND a.price < b.price"
+    "FROM {} AS b LEFT JOIN asks AS a "
+    "ON a.auction = b.auction AND a.ts = b.ts AND a.price < b.price"
 )
 NEXT = "lead(price){} OVER (PARTITION BY auction ORDER BY ts)"
 JOINED = "FROM bids AS b LEFT JOIN asks AS a ON a.auction = b.auction"
@@ -338,15 +339,23 @@ CASES = {
         f"CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY SESSION(ts, {MINUTE}) "
         "EMIT ON UPDATE;",
         "TG-416",
-        "window_start, window_end",
+        "add the key to SELECT: window_start, window_end",
         "CREATE STREAM s AS SELECT window_start, window_end, count(*) AS n FROM bids "
         f"GROUP BY SESSION(ts, {MINUTE}) EMIT ON UPDATE;",
+    ),
+    "postgres_of_sessions": Pasted(
+        "CREATE STREAM s AS SELECT auction, window_end, count(*) AS n FROM bids "
+        f"GROUP BY auction, SESSION(ts, {MINUTE}) EMIT CHANGES; {POSTGRES}",
+        "TG-413",
+        "add the key to SELECT: window_start",
+        "CREATE STREAM s AS SELECT auction, window_start, window_end, count(*) AS n FROM bids "
+        f"GROUP BY auction, SESSION(ts, {MINUTE}) EMIT CHANGES; {POSTGRES}",
     ),
     "sessions_every_ten_seconds": Pasted(
         f"CREATE STREAM s AS SELECT window_end, count(*) AS n FROM bids "
         f"GROUP BY SESSION(ts, {MINUTE}) EMIT EVERY INTERVAL '10' SECOND;",
         "TG-416",
-        "and use EMIT ON UPDATE",
+        "add the key to SELECT: window_start, and use EMIT ON UPDATE",
         "CREATE STREAM s AS SELECT window_start, window_end, count(*) AS n FROM bids "
         f"GROUP BY SESSION(ts, {MINUTE}) EMIT ON UPDATE;",
     ),

@@ -351,7 +351,9 @@ class DeclarationBuilder:
                     hint = _event_time_hint(column, columns)
                     return [self._error("TG-210", message, watermark.column_span, hint)]
                 if column.computed is not None and _is_volatile(column.computed):
-                    message = f"the event time {column.name} has another value when an epoch is retried"
+                    message = (
+                        f"the event time {column.name} has another value when an epoch is retried"
+                    )
                     hint = "use a column of the data; for processing time use a window over "
                     hint += "PROCTIME(), which needs no watermark."
                     return [self._error("TG-210", message, watermark.span, hint)]

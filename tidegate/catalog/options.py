@@ -274,7 +274,8 @@ class OptionReader:
                     f"the option {option.name} needs the environment variable {match.group(1)}, "
                     "which is not set",
                     location=self._location(option.value_span),
-                    hint=f"set it first: export {match.group(1)}=…",
+                    hint=f"set it first: export {match.group(1)}=…, or pass --var "
+                    f"{match.group(1)}=… to tidegate run.",
                 )
             return value
 

@@ -140,8 +140,7 @@ def progress_line(status: StreamStatus) -> str:
     """Return the status of a running stream in one line."""
     parts = [
         f"{status.name}: epoch {status.epoch}",
-        f"{pluralize(status.rows_in, 'row')} in "
-        f"({text.format_rate(status.rows_in_per_second)}/s)",
+        f"{pluralize(status.rows_in, 'row')} in ({text.format_rate(status.rows_in_per_second)}/s)",
         f"{pluralize(status.rows_out, 'row')} out "
         f"({text.format_rate(status.rows_out_per_second)}/s)",
     ]

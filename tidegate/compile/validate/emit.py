@@ -214,13 +214,8 @@ def _key_hint(subject: Subject) -> str:
     sessions = any(
         isinstance(node, n.Aggregate) and node.merges_sessions for node in subject.nodes()
     )
-    if sessions:
-        every = subject.emit is not None and subject.emit.mode is EmitMode.EVERY
-        update = ", and use EMIT ON UPDATE" if every else ""
-        return (
-            f"select the key of a session: window_start, window_end and the other columns of GROUP "
-            f"BY{update}; or use EMIT CHANGES, which needs no key."
-        )
+    every = subject.emit is not None and subject.emit.mode is EmitMode.EVERY
+    update = ", and use EMIT ON UPDATE" if sessions and every else ""
     missing = ", ".join(hidden_key(subject.plan))
-    select = f"add the key to SELECT: {missing}; or " if missing else ""
+    select = f"add the key to SELECT: {missing}{update}; or " if missing else ""
     return f"{select}use EMIT CHANGES, which needs no key."

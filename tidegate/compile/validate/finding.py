@@ -145,10 +145,15 @@ def hidden_key(plan: n.Emit) -> list[str]:
         below = below.input
     selected = {item.id for item in plan.fields}
     keys = [below.field(key) for key in below.key or ()]
-    # Each column of a window identifies it.
     windows = [item for item in keys if item.window is not None]
-    if any(item.id in selected for item in windows):
-        windows = []
-    ends = [item for item in windows if item.role is n.Role.WINDOW_END] or windows[:1]
+    if any(item.window is not None and item.window.kind is n.WindowKind.SESSION for item in keys):
+        # Sessions with the same end can have different starts.
+        roles = (n.Role.WINDOW_START, n.Role.WINDOW_END)
+        ends = [item for item in windows if item.role in roles and item.id not in selected]
+    elif any(item.id in selected for item in windows):
+        # Each column of another window identifies it.
+        ends = []
+    else:
+        ends = [item for item in windows if item.role is n.Role.WINDOW_END] or windows[:1]
     missing = [item for item in keys if item.window is None and item.id not in selected]
     return [item.name for item in (*missing, *ends)]

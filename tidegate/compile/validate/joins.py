@@ -214,7 +214,9 @@ def _check_temporal(node: n.Join) -> Iterable[Finding]:
         yield _missing_key(node)
     if node.how not in ("INNER", "LEFT"):
         yield _version_finding(
-            node, f"temporal joins support JOIN and LEFT JOIN, not {node.how} JOIN", "use LEFT JOIN."
+            node,
+            f"temporal joins support JOIN and LEFT JOIN, not {node.how} JOIN",
+            "use JOIN or LEFT JOIN.",
         )
 
 

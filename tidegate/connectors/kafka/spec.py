@@ -75,8 +75,7 @@ AVRO_READING = (
         OptionType.TEXT,
         "Avro schema of the records as JSON, if they have no registry",
         only_with=_AVRO,
-        example="'{\"type\": \"record\", \"name\": \"bid\", \"fields\": "
-        "[{\"name\": \"id\", \"type\": \"long\"}]}'",
+        example='\'{"type": "record", "name": "bid", "fields": [{"name": "id", "type": "long"}]}\'',
         check=_schema_problem,
     ),
     *AVRO_WRITING,

@@ -122,6 +122,7 @@ def _repeat_rows(
 
 # ---- Queries
 
+_ORDINALS = {2: "the second", 3: "the third", 4: "the fourth"}
 _OPERATIONS = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
 
 
@@ -211,12 +212,13 @@ def _set_operation(
     trees = _flatten_operation(tree, kind, distinct)
     members = [bind_query(member, context, ctes, parent) for member in trees]
     first = members[0]
-    for member, source in zip(members[1:], trees[1:], strict=True):
+    for number, (member, source) in enumerate(zip(members[1:], trees[1:], strict=True), 2):
         if len(member.fields) != len(first.fields):
+            position = _ORDINALS.get(number, f"query {number}")
             context.report(
                 "TG-308",
                 f"{_OPERATIONS[kind]}: the first query has "
-                f"{pluralize(len(first.fields), 'column')}, another has {len(member.fields)}",
+                f"{pluralize(len(first.fields), 'column')}, {position} has {len(member.fields)}",
                 source,
                 "select the same number of columns in each.",
             )

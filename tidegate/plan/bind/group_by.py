@@ -456,7 +456,8 @@ class KeyBinder:
         below = node.input if isinstance(node, n.Window) and window_ids else node
         for index, tree in enumerate(order):
             if tree in windows:
-                message = f"{tree.alias_or_name} is in every set, because the window is listed first"
+                name = tree.alias_or_name
+                message = f"{name} is in every set, because the window is listed first"
                 hint = "remove it from the sets: GROUP BY TUMBLE(…), GROUPING SETS ((a), (b))."
                 self.context.report("TG-306", message, group, hint)
                 return self._bind_trees(node, [*windows, *(t for t in order if t not in windows)])

@@ -323,13 +323,14 @@ class ConditionalJoin:
         nested = [item for item in fields if (item.type or "").upper().startswith(_NESTED_TYPES)]
         if nested:
             type_name = (nested[0].type or "").split("<")[0].upper()
+            part = f"{nested[0].name}{_PARTS.get(type_name, '')}"
             self.context.report(
                 "TG-103",
                 f"a {self.join.how} join with this condition compares entire rows, but "
                 f"{nested[0].name} has type {type_name}, which cannot be compared",
                 self.residual[0],
                 f"do not select {nested[0].name} from this join, or select a field of it in a "
-                f"subquery: FROM (SELECT …, {nested[0].name}{_PARTS.get(type_name, '')} AS x FROM …).",
+                f"subquery: FROM (SELECT …, {part} AS x FROM …).",
             )
         return not nested
 

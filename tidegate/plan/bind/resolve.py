@@ -16,9 +16,9 @@ from tidegate.catalog.objects import Function
 from tidegate.columns import OP
 from tidegate.errors import did_you_mean, nearest
 from tidegate.plan.bind.functions import (
+    arrival_order_problem,
     find_misuse,
     inline_call,
-    arrival_order_problem,
     name_struct_fields,
     order_by_arrival,
     orders_by_processing_time,

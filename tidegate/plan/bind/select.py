@@ -624,7 +624,10 @@ def apply_limit(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
         if not _has_constant_count(part):
             word = "OFFSET" if part is offset else "LIMIT"
             message = f"{word} must be a whole number, not an expression"
-            context.report("TG-103", message, part, f"write a number: {word} 10")
+            hint = f"write a number: {word} 10"
+            if part.expression is not None and part.expression.name.upper() == "ALL":
+                message, hint = f"{word} ALL is not supported", f"remove {word} ALL."
+            context.report("TG-103", message, part, hint)
             return node
     return n.Limit(
         node.fields,

@@ -24,7 +24,6 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.types import Span
 
-
 # Clauses after a table that are not supported, and what to write instead.
 _UNSUPPORTED_EXTRAS = {
     "pivots": (

@@ -60,9 +60,10 @@ def window_spec(
     needs, example = _EXAMPLES[name]
     max_arguments = size_count if name == "SESSION" else size_count + 1
     if not size_count <= len(arguments) <= max_arguments:
+        too_few = len(arguments) < size_count
         context.report(
             "TG-306",
-            f"{name} needs {needs}" if len(arguments) < size_count else f"{name} takes fewer values",
+            f"{name} needs {needs}" if too_few else f"{name} has too many arguments",
             call,
             f"write {name}{signature}, for example {example}.",
         )
