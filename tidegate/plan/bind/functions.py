@@ -174,17 +174,19 @@ def order_by_arrival(window: exp.Window) -> exp.Window:
     return window
 
 
-def arrival_order_problem(window: exp.Window) -> str:
-    """Return the rule that an OVER with ORDER BY PROCTIME() violates."""
+def arrival_order_problem(window: exp.Window) -> tuple[str, str]:
+    """Return the rule that an OVER with ORDER BY PROCTIME() violates, and a hint."""
     keys = window.args["order"].expressions
-    name = _function_name(window)
+    name = _function_name(window).lower()
+    hint = "write OVER (… ORDER BY PROCTIME() ROWS BETWEEN 9 PRECEDING AND CURRENT ROW)."
     if len(keys) > 1:
-        return "ORDER BY PROCTIME() cannot be combined with other keys"
-    if name in _PEER_FUNCTIONS:
-        return f"{name.lower()} compares rows, and rows in order of arrival have no common value"
+        return "ORDER BY PROCTIME() cannot be combined with other keys", hint
+    if name.upper() in _PEER_FUNCTIONS:
+        message = f"{name} counts rows with equal keys, and rows in order of arrival have none"
+        return message, "use row_number(), or order by the event time within windows."
     if _has_range_offset(window):
-        return "ORDER BY PROCTIME() needs a frame in ROWS, not in RANGE"
-    return f"{name.lower()} cannot be in descending order of arrival; only ranks can"
+        return "ORDER BY PROCTIME() needs a frame in ROWS, not in RANGE", hint
+    return f"{name} cannot be in descending order of arrival; only ranks can", hint
 
 
 def orders_by_processing_time(window: exp.Window) -> bool:

@@ -540,7 +540,7 @@ class KeyBinder:
         if isinstance(part, exp.Literal) and part.is_int:
             position = int(part.name)
             if not 1 <= position <= len(select):
-                names = [item.alias_or_name for item in select]
+                names = ["" if ex.has_aggregate(item) else item.alias_or_name for item in select]
                 report_position(self.context, "GROUP BY", part, position, names)
                 self.has_unknown_keys = True
                 return part

@@ -417,12 +417,8 @@ class Resolver:
         node = order_by_arrival(node)
         if not orders_by_processing_time(node):
             return node
-        self.context.report(
-            "TG-305",
-            arrival_order_problem(node),
-            node,
-            "write OVER (… ORDER BY PROCTIME() ROWS BETWEEN 9 PRECEDING AND CURRENT ROW).",
-        )
+        message, hint = arrival_order_problem(node)
+        self.context.report("TG-305", message, node, hint)
         node = node.copy()
         node.set("order", None)
         return node

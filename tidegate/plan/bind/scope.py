@@ -62,10 +62,15 @@ class Context:
 def report_position(
     context: Context, clause: str, at: exp.Expr, position: int, names: list[str]
 ) -> None:
-    """Report a position in GROUP BY or ORDER BY that SELECT does not have."""
+    """Report a position in GROUP BY or ORDER BY that SELECT does not have.
+
+    `names` are the columns of SELECT; empty names are not suggested.
+    """
     message = f"{clause} {position}: SELECT has {pluralize(len(names), 'column')}"
-    name = next((name for name in names if name), "the name of a column")
-    context.report("TG-301", message, at, f"write {clause} 1 or {clause} {name}.")
+    numbered = ((number, name) for number, name in enumerate(names, 1) if name)
+    number, name = next(numbered, (0, ""))
+    hint = f"write {clause} {number} or {clause} {name}." if name else "name the columns."
+    context.report("TG-301", message, at, hint)
 
 
 @dataclass(frozen=True)

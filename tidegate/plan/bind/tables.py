@@ -375,7 +375,7 @@ class TableBinder:
         """Reject VALUES, but keep its columns, so that references to them are not errors."""
         names = [part.name for part in node.args["alias"].columns] if alias else []
         width = len(node.expressions[0].expressions or [node])
-        names = names or [f"col{index + 1}" for index in range(width)]
+        names += [f"col{index + 1}" for index in range(len(names), width)]
         self.context.report(
             "TG-103",
             "FROM cannot read VALUES: its rows have no order of arrival",
