@@ -120,6 +120,11 @@ SECRET = "\ue000"
 LINE_SHOWN = 160
 
 
+def pluralize(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 column` or `2 columns`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def without_secrets(text: str) -> str:
     """Replace the secrets in a text by ***."""
     return re.sub(f"{SECRET}+", "***", text)

@@ -114,7 +114,7 @@ def test_reports_all_unknown_options_with_suggestions() -> None:
 def test_missing_required_option_is_rejected() -> None:
     _, (error,) = read_options("rows = 1")
     assert error.code == "TG-208"
-    assert error.hint == "add path = '…' to its WITH (…)."
+    assert error.hint == "add path = '…' to its WITH (…): the directory"
 
 
 def test_expands_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_expands_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unset_environment_variable_is_rejected() -> None:
     _, (error,) = read_options("path = '${TEST_NOT_SET}'")
     assert error.code == "TG-209"
-    assert error.hint == "set it first: export TEST_NOT_SET=…"
+    assert (error.hint or "").startswith("set it first: export TEST_NOT_SET=…, or pass --var")
 
 
 def test_check_works_without_environment_variables() -> None:

@@ -190,6 +190,22 @@ class TestRun:
         assert session.calls == ["execute", "console", "start True", "close"]
         assert session.opened["path"] == ".tidegate/demo"
 
+    def test_ends_of_a_run_exclude_each_other(self, session: FakeSession) -> None:
+        result = run("demo.sql", "--until-end", "--available-now")
+        assert (result.exit_code, session.calls) == (2, [])
+        assert result.stderr.splitlines() == [
+            "error: --until-end and --available-now cannot be combined",
+            "Hint: use --until-end to close all windows at the end, or --available-now to keep "
+            "them open for the next run.",
+        ]
+
+    def test_reports_a_variable_without_a_value(self, session: FakeSession) -> None:
+        Path("demo.sql").write_text(SQL.replace("> 10", "> ${least}"))
+        result = run("demo.sql")
+        assert result.exit_code == 2
+        assert "${least} has no value" in result.stderr
+        assert "Hint: pass it on the command line: --var least=…" in result.stderr
+
     def test_prints_where_the_rows_of_sinks_are(self, session: FakeSession) -> None:
         text = SQL + (
             "CREATE MATERIALIZED VIEW top AS SELECT max(price) AS m FROM bids EMIT ON UPDATE;"

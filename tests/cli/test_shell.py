@@ -153,7 +153,7 @@ class TestPiped:
     def test_rejects_open_quote(self, session: FakeSession) -> None:
         result = sql("SHOW SINKS;\nSET a = 'b;\n")
         assert result.exit_code == 2
-        assert "is not closed" in result.stderr
+        assert "is never closed" in result.stderr
 
     def test_runs_file_before_stdin(self, session: FakeSession) -> None:
         Path("demo.sql").write_text(SQL)

@@ -21,6 +21,18 @@ KAFKA = "CREATE SINK o FROM s WITH (connector = 'kafka', topic = 't', brokers = 
 POSTGRES = "CREATE SINK o FROM s WITH (connector = 'postgres', database = 'd', table = 't');"
 BY_ARRIVAL = "OVER (PARTITION BY auction ORDER BY PROCTIME())"
 
+BY_MINUTE = f"GROUP BY TUMBLE(ts, {MINUTE})"
+VALUES_AS_TABLE = (
+    "CREATE LOOKUP TABLE v (n INT, name STRING, PRIMARY KEY (n)) WITH (connector = 'memory'); "
+    "INSERT INTO v VALUES (1, 'one')"
+)
+CONDITIONAL_JOIN = (
+    "FROM {} AS b LEFT JOIN asks AS a "
+    "ON a.auction = b.auction AND a.ts = b.ts AND a.price < b.price"
+)
+NEXT = "lead(price){} OVER (PARTITION BY auction ORDER BY ts)"
+JOINED = "FROM bids AS b LEFT JOIN asks AS a ON a.auction = b.auction"
+
 
 @dataclass(frozen=True)
 class Pasted:
@@ -289,6 +301,199 @@ CASES = {
         "TG-101",
         "ORDER BY … LIMIT 3 EMIT CHANGES",
         "CREATE STREAM s AS SELECT auction FROM bids ORDER BY price LIMIT 3 EMIT CHANGES;",
+    ),
+    "ntile_in_windows": Pasted(
+        "CREATE STREAM s AS SELECT ntile(4) OVER (PARTITION BY auction ORDER BY ts) AS x FROM bids;",
+        "TG-411",
+        f"OVER (PARTITION BY …, window_end ORDER BY ts) FROM {IN_MINUTES}",
+        "CREATE STREAM s AS SELECT ntile(4) OVER (PARTITION BY auction, window_end ORDER BY ts) "
+        f"AS x FROM {IN_MINUTES};",
+    ),
+    "lead_over_nulls": Pasted(
+        f"CREATE STREAM s AS SELECT {NEXT.format(' IGNORE NULLS')} AS x FROM bids;",
+        "TG-411",
+        "remove IGNORE NULLS",
+        f"CREATE STREAM s AS SELECT {NEXT.format('')} AS x FROM bids;",
+    ),
+    "random_sample": Pasted(
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids WHERE rand() < 0.1 {BY_MINUTE};",
+        "TG-414",
+        "WHERE pmod(hash(auction), 10) = 0",
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids WHERE pmod(hash(auction), 10) = 0 "
+        f"{BY_MINUTE};",
+    ),
+    "rows_of_the_last_hour": Pasted(
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids "
+        f"WHERE ts > now() - INTERVAL '1' HOUR {BY_MINUTE};",
+        "TG-414",
+        "remove the condition",
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids {BY_MINUTE};",
+    ),
+    "distinct_in_windows": Pasted(
+        f"CREATE STREAM s AS SELECT DISTINCT price FROM {IN_MINUTES};",
+        "TG-408",
+        "SELECT DISTINCT …, window_end",
+        f"CREATE STREAM s AS SELECT DISTINCT price, window_end FROM {IN_MINUTES};",
+    ),
+    "updates_of_sessions": Pasted(
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY SESSION(ts, {MINUTE}) "
+        "EMIT ON UPDATE;",
+        "TG-416",
+        "add the key to SELECT: window_start, window_end",
+        "CREATE STREAM s AS SELECT window_start, window_end, count(*) AS n FROM bids "
+        f"GROUP BY SESSION(ts, {MINUTE}) EMIT ON UPDATE;",
+    ),
+    "postgres_of_sessions": Pasted(
+        "CREATE STREAM s AS SELECT auction, window_end, count(*) AS n FROM bids "
+        f"GROUP BY auction, SESSION(ts, {MINUTE}) EMIT CHANGES; {POSTGRES}",
+        "TG-413",
+        "add the key to SELECT: window_start",
+        "CREATE STREAM s AS SELECT auction, window_start, window_end, count(*) AS n FROM bids "
+        f"GROUP BY auction, SESSION(ts, {MINUTE}) EMIT CHANGES; {POSTGRES}",
+    ),
+    "sessions_every_ten_seconds": Pasted(
+        f"CREATE STREAM s AS SELECT window_end, count(*) AS n FROM bids "
+        f"GROUP BY SESSION(ts, {MINUTE}) EMIT EVERY INTERVAL '10' SECOND;",
+        "TG-416",
+        "add the key to SELECT: window_start, and use EMIT ON UPDATE",
+        "CREATE STREAM s AS SELECT window_start, window_end, count(*) AS n FROM bids "
+        f"GROUP BY SESSION(ts, {MINUTE}) EMIT ON UPDATE;",
+    ),
+    "files_of_groups": Pasted(
+        "CREATE STREAM s AS SELECT auction, count(*) AS n FROM bids GROUP BY auction "
+        f"EMIT CHANGES; {FILES}",
+        "TG-413",
+        f"add TUMBLE(ts, {MINUTE}) to GROUP BY, and end the query without EMIT",
+        f"CREATE STREAM s AS SELECT auction, count(*) AS n {PER_MINUTE}; {FILES}",
+    ),
+    "natural_join": Pasted(
+        "CREATE STREAM s AS SELECT price FROM bids NATURAL JOIN asks;",
+        "TG-103",
+        "JOIN asks USING (auction, price, ts)",
+        "CREATE STREAM s AS SELECT price FROM bids JOIN asks USING (auction, price, ts);",
+    ),
+    "values_in_a_join": Pasted(
+        "CREATE STREAM s AS SELECT name FROM bids JOIN (VALUES (1, 'one')) AS v (n, name) "
+        "ON auction = n;",
+        "TG-103",
+        VALUES_AS_TABLE,
+        f"{VALUES_AS_TABLE}; CREATE STREAM s AS SELECT name FROM bids JOIN v ON auction = n;",
+    ),
+    "unnest": Pasted(
+        "CREATE STREAM s AS SELECT tag FROM bids CROSS JOIN UNNEST(tags) AS t(tag);",
+        "TG-103",
+        "LATERAL VIEW explode(tags) t AS tag",
+        "CREATE STREAM s AS SELECT tag FROM bids LATERAL VIEW explode(tags) t AS tag;",
+    ),
+    "pivot": Pasted(
+        "CREATE STREAM s AS SELECT * FROM bids PIVOT (sum(price) FOR channel IN ('a', 'b'));",
+        "TG-103",
+        "sum(price) FILTER (WHERE channel = 'a') AS a",
+        "CREATE STREAM s AS SELECT sum(price) FILTER (WHERE channel = 'a') AS a FROM bids "
+        "EMIT CHANGES;",
+    ),
+    "position_of_a_key": Pasted(
+        "CREATE STREAM s AS SELECT price FROM bids GROUP BY 7 EMIT CHANGES;",
+        "TG-301",
+        "GROUP BY 1 or GROUP BY price",
+        "CREATE STREAM s AS SELECT price FROM bids GROUP BY 1 EMIT CHANGES;",
+    ),
+    "names_of_columns": Pasted(
+        "CREATE STREAM s AS SELECT x FROM (SELECT auction, price FROM bids) AS t (x);",
+        "TG-308",
+        "AS t (auction, price)",
+        "CREATE STREAM s AS SELECT price FROM (SELECT auction, price FROM bids) "
+        "AS t (auction, price);",
+    ),
+    "windows_per_row": Pasted(
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids "
+        "GROUP BY HOP(ts, INTERVAL '1' MILLISECOND, INTERVAL '1' DAY);",
+        "TG-306",
+        "HOP(…, INTERVAL '10' SECOND, INTERVAL '1' DAY)",
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids "
+        "GROUP BY HOP(ts, INTERVAL '10' SECOND, INTERVAL '1' DAY);",
+    ),
+    "window_without_size": Pasted(
+        "CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts);",
+        "TG-306",
+        f"for example TUMBLE(ts, {MINUTE})",
+        f"CREATE STREAM s AS SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE});",
+    ),
+    "subquery_in_an_aggregate": Pasted(
+        "CREATE STREAM s AS SELECT sum(price - (SELECT min(price) FROM asks)) AS t FROM bids;",
+        "TG-103",
+        "WITH (state_ttl = '1 day') before AS and EMIT CHANGES at the end",
+        f"CREATE STREAM s {TTL} AS SELECT sum(price - m) AS t "
+        "FROM (SELECT *, (SELECT min(price) FROM asks) AS m FROM bids) EMIT CHANGES;",
+    ),
+    "predicate_in_an_aggregate": Pasted(
+        "CREATE STREAM s AS SELECT count_if(auction IN (SELECT auction FROM asks)) AS t FROM bids "
+        "EMIT CHANGES;",
+        "TG-103",
+        "WITH (state_ttl = '1 day') before AS",
+        f"CREATE STREAM s {TTL} AS SELECT count_if(match_k IS NOT NULL) AS t FROM bids LEFT JOIN "
+        "(SELECT DISTINCT auction AS match_k FROM asks) ON auction = match_k EMIT CHANGES;",
+    ),
+    "options_after_the_query": Pasted(
+        f"CREATE STREAM s AS SELECT DISTINCT auction FROM bids {TTL};",
+        "TG-101",
+        f"CREATE STREAM s {TTL} AS SELECT …;",
+        f"CREATE STREAM s {TTL} AS SELECT DISTINCT auction FROM bids;",
+    ),
+    "options_after_emit": Pasted(
+        f"CREATE MATERIALIZED VIEW s AS SELECT max(price) AS x FROM bids EMIT CHANGES {TTL};",
+        "TG-101",
+        f"CREATE MATERIALIZED VIEW s {TTL} AS SELECT …;",
+        f"CREATE MATERIALIZED VIEW s {TTL} AS SELECT max(price) AS x FROM bids EMIT CHANGES;",
+    ),
+    "name_with_a_hyphen": Pasted(
+        "CREATE STREAM my-top-bids AS SELECT price FROM bids;",
+        "TG-101",
+        "quote it with backticks: `my-top-bids`",
+        "CREATE STREAM `my-top-bids` AS SELECT price FROM bids;",
+    ),
+    "table_with_a_hyphen": Pasted(
+        "CREATE STREAM `my-bids` AS SELECT price FROM bids;"
+        "CREATE STREAM s AS SELECT price FROM my-bids;",
+        "TG-101",
+        "quote it with backticks: `my-bids`",
+        "CREATE STREAM `my-bids` AS SELECT price FROM bids;"
+        "CREATE STREAM s AS SELECT price FROM `my-bids`;",
+    ),
+    "join_of_arrays": Pasted(
+        f"CREATE STREAM s AS SELECT b.tags {CONDITIONAL_JOIN.format('bids')};",
+        "TG-103",
+        "FROM (SELECT …, tags[0] AS x FROM …)",
+        "CREATE STREAM s AS SELECT b.x "
+        f"{CONDITIONAL_JOIN.format('(SELECT auction, price, ts, tags[0] AS x FROM bids)')};",
+    ),
+    "option_as_a_setting": Pasted(
+        "SET state_ttl = '1 day'; CREATE STREAM s AS SELECT price FROM bids;",
+        "TG-212",
+        f"CREATE STREAM … {TTL} AS …",
+        f"CREATE STREAM s {TTL} AS SELECT price FROM bids;",
+    ),
+    "options_of_flink": Pasted(
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', "
+        "scan.startup.mode = 'earliest-offset');",
+        "TG-206",
+        "write start = 'earliest'",
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', "
+        "start = 'earliest');",
+    ),
+    "required_option_of_flink": Pasted(
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', "
+        "properties.bootstrap.servers = 'b:9092');",
+        "TG-206",
+        "write brokers = 'b:9092'",
+        "CREATE SOURCE k (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092');",
+    ),
+    "postgres_of_a_join": Pasted(
+        f"CREATE STREAM s {TTL} AS SELECT b.auction, a.seller {JOINED} EMIT CHANGES; {POSTGRES}",
+        "TG-413",
+        "aggregate the rows of the join",
+        f"CREATE STREAM s {TTL} AS SELECT b.auction, max(a.seller) AS seller {JOINED} "
+        f"GROUP BY b.auction EMIT CHANGES; {POSTGRES}",
     ),
 }
 

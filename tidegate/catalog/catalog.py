@@ -109,13 +109,16 @@ def drop_problem(statement: st.Drop, declared: Declared | None, catalog: Catalog
         message = f"{declared.name} is a {declared.kind.value.lower()}"
         return "TG-201", message, f"DROP {declared.kind.value} {declared.name};"
     if isinstance(declared, SideStream):
-        message = (
-            f"{declared.name} is declared by {declared.parent}: it contains its "
-            f"{declared.side_kind.value}"
-        )
         parent = catalog.get(declared.parent)
         assert parent is not None, "a side stream has a parent"
-        return "TG-204", message, f"DROP {parent.kind.value} {parent.name};"
+        message = (
+            f"{declared.name} holds the {declared.side_kind.value} of {parent.kind.value.lower()} "
+            f"{parent.name} and is dropped with it"
+        )
+        clause = f"dead_letters = '{declared.name}'"
+        if declared.is_late:
+            clause = f"LATE DATA TO {declared.name}"
+        return "TG-204", message, f"to stop keeping them, remove {clause} from {parent.name}."
     readers = catalog.dependents(declared.name)
     if readers:
         names = ", ".join(f"{item.kind.value.lower()} {item.name}" for item in readers)
@@ -191,11 +194,11 @@ def name_errors(created: Iterable[Declared]) -> list[CatalogError]:
 
 
 def _name_location(item: Declared) -> Location:
-    span = _side_span(item) if isinstance(item, SideStream) else item.statement.name_span
+    span = side_span(item) if isinstance(item, SideStream) else item.statement.name_span
     return Location(item.script.text, span.start, span.end, item.script.file)
 
 
-def _side_span(item: SideStream) -> Span:
+def side_span(item: SideStream) -> Span:
     """Return the position of the name of a side stream in its statement."""
     statement = item.statement
     emit = statement.query.emit if isinstance(statement, st.CreateStream) else None

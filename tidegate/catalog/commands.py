@@ -101,6 +101,7 @@ RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
         "pipeline",
         OptionType.TEXT,
         "name of the pipeline to restore; default: all",
+        example="'main'",
         check=name_problem,
     ),
 )

@@ -88,6 +88,7 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
         "pipeline",
         OptionType.TEXT,
         "name of the pipeline; the streams of a pipeline run and commit together; default: main",
+        example="'main'",
         check=name_problem,
     ),
 )
@@ -118,6 +119,10 @@ def _is_volatile(tree: exp.Expr) -> bool:
 def _is_record_field(column: Column) -> bool:
     """Return whether a column is part of the records of its source."""
     return column.computed is None and column.metadata is None
+
+
+def _role_name(role: str) -> str:
+    return "lookup table" if role == "lookup" else role
 
 
 def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
@@ -174,7 +179,7 @@ class DeclarationBuilder:
             return None, [
                 self._error(
                     "TG-208",
-                    f"{statement.name} has no connector",
+                    f"{_role_name(role)} {statement.name} has no connector",
                     similar.span if similar is not None else statement.name_span,
                     f"did you mean connector instead of {misspelt}?"
                     if similar is not None
@@ -192,11 +197,10 @@ class DeclarationBuilder:
                 )
             ]
         if getattr(spec, role) is None:
-            kind = "lookup table" if role == "lookup" else role
             return None, [
                 self._error(
                     "TG-211",
-                    f"connector {spec.name} cannot be used as a {kind}",
+                    f"connector {spec.name} cannot be used as a {_role_name(role)}",
                     option.value_span,
                     f"use one of {', '.join(sorted(names))}.",
                 )
@@ -221,7 +225,7 @@ class DeclarationBuilder:
         columns = self._columns(statement)
         if not problems and spec.source.columns is not None:
             columns, column_errors = self._fixed_columns(
-                statement, columns, spec.source.columns(options)
+                statement, columns, spec.source.columns(options), owner
             )
             problems += column_errors
         if columns or spec.source.columns is None or not problems:
@@ -289,6 +293,7 @@ class DeclarationBuilder:
         statement: st.CreateSource,
         columns: tuple[Column, ...],
         fixed: tuple[tuple[str, str], ...],
+        connector: str,
     ) -> tuple[tuple[Column, ...], list[TidegateError]]:
         """Check the columns of a connector with fixed columns: declare none, or some of them."""
         by_name = {name.lower(): (name, kind) for name, kind in fixed}
@@ -301,7 +306,7 @@ class DeclarationBuilder:
             match = by_name.get(column.name.lower())
             if match is None:
                 hint = did_you_mean(column.name, by_name, "columns")
-                message = f"the connector has no column {column.name}"
+                message = f"{connector} has no column {column.name}"
                 errors.append(self._error("TG-210", message, definition.span, hint))
             elif column.type != match[1]:
                 message = f"the column {column.name} is {match[1]}, not {column.type}"
@@ -317,7 +322,8 @@ class DeclarationBuilder:
         names = {column.name.lower(): column for column in columns}
         if not columns:
             hint = f"CREATE … {statement.name} (id BIGINT, …) WITH (…);"
-            message = f"{statement.name} declares no columns"
+            kind = "source" if isinstance(statement, st.CreateSource) else "lookup table"
+            message = f"{kind} {statement.name} declares no columns"
             errors.append(self._error("TG-210", message, statement.name_span, hint))
         for item in statement.columns:
             if item.name.lower() in RESERVED:
@@ -345,7 +351,9 @@ class DeclarationBuilder:
                     hint = _event_time_hint(column, columns)
                     return [self._error("TG-210", message, watermark.column_span, hint)]
                 if column.computed is not None and _is_volatile(column.computed):
-                    message = f"event time {column.name} is not deterministic"
+                    message = (
+                        f"the event time {column.name} has another value when an epoch is retried"
+                    )
                     hint = "use a column of the data; for processing time use a window over "
                     hint += "PROCTIME(), which needs no watermark."
                     return [self._error("TG-210", message, watermark.span, hint)]

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from tidegate.errors import CatalogError, Location, did_you_mean, nearest
+from tidegate.sql.dialect import string_literal
 from tidegate.sql.secrets import has_secret_name
 from tidegate.sql.statements import Option
 from tidegate.types import Span, format_duration, parse_duration
@@ -48,6 +49,8 @@ class OptionSpec:
     # True if the specification covers all options that start with its name. The value is then a
     # mapping, and `check` validates the rest of a name.
     prefix: bool = False
+    # Valid values for hints, as they follow `name = `; by default, examples of the type.
+    example: str | None = None
     # Returns a message if a value is invalid.
     check: Callable[[Any], str | None] | None = None
 
@@ -56,6 +59,8 @@ class OptionSpec:
         if self.may_be_off and text.lower() == "off":
             return None
         if self.choices and text.lower() not in self.choices:
+            if len(self.choices) == 1:
+                raise ValueError(f"it must be {self.choices[0]!r}, not {text!r}")
             raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
         value = _READERS[self.type](text)
         if self.minimum is not None and value < self.minimum:
@@ -64,6 +69,19 @@ class OptionSpec:
         if problem is not None:
             raise ValueError(problem)
         return value.lower() if self.choices else value
+
+    def valid_values(self) -> str:
+        """Return how to write a valid value, for hints."""
+        example = self.example or _EXAMPLES.get(self.type)
+        if self.choices:
+            *others, last = (repr(choice) for choice in self.choices)
+            example = f"{', '.join(others)} or {last}" if others else f"{last}, or remove it"
+        elif self.type is OptionType.INTEGER and self.minimum is not None:
+            example = f"{self.minimum}, or a larger number"
+        if example is None:
+            return f"{self.name}: {self.description}"
+        off = " or 'off'" if self.may_be_off else ""
+        return f"write {self.name} = {example}{off}."
 
     def format(self, value: Any) -> str:
         """Format a value as it is written in SQL."""
@@ -109,6 +127,28 @@ _READERS: dict[OptionType, Any] = {
     OptionType.DURATION: parse_duration,
     OptionType.NAMES: _read_names,
 }
+
+
+_EXAMPLES = {
+    OptionType.BOOLEAN: "true or false",
+    OptionType.DURATION: "'10 min'",
+    OptionType.INTEGER: "10",
+    OptionType.NUMBER: "0.5",
+    OptionType.NAMES: "'a, b'",
+}
+# Options of other systems, and those that replace them.
+_FOREIGN_OPTIONS = {
+    "properties.bootstrap.servers": "brokers",
+    "bootstrap.servers": "brokers",
+    "kafka_topic": "topic",
+    "subscribe": "topic",
+    "scan.startup.mode": "start",
+    "startingoffsets": "start",
+    "value.format": "format",
+    "value_format": "format",
+    "table-name": "table",
+}
+_FOREIGN_VALUES = {"earliest-offset": "earliest", "latest-offset": "latest"}
 
 
 class Options(Mapping[str, Any]):
@@ -181,6 +221,7 @@ class OptionReader:
                 errors.append(self._invalid(option, spec, error))
         # Do not report a misspelled required option as missing, too.
         suggestions = {nearest(option.name, by_name) for option in options}
+        suggestions |= {_FOREIGN_OPTIONS.get(option.name.lower()) for option in options}
         errors += [
             self._missing(spec, span)
             for spec in self.specs
@@ -233,7 +274,8 @@ class OptionReader:
                     f"the option {option.name} needs the environment variable {match.group(1)}, "
                     "which is not set",
                     location=self._location(option.value_span),
-                    hint=f"set it first: export {match.group(1)}=…",
+                    hint=f"set it first: export {match.group(1)}=…, or pass --var "
+                    f"{match.group(1)}=… to tidegate run.",
                 )
             return value
 
@@ -243,11 +285,16 @@ class OptionReader:
         return Location(self.text, span.start, span.end, self.file)
 
     def _unknown(self, option: Option, by_name: Mapping[str, OptionSpec]) -> CatalogError:
+        hint = did_you_mean(option.name, by_name, "options")
+        replacement = _FOREIGN_OPTIONS.get(option.name.lower())
+        if replacement in by_name:
+            value = _FOREIGN_VALUES.get(option.value.lower(), option.value)
+            hint = f"write {replacement} = {string_literal(value)}."
         return CatalogError(
             "TG-206",
             f"{self.owner} has no option {option.name}",
             location=self._location(option.span),
-            hint=did_you_mean(option.name, by_name, "options"),
+            hint=hint,
         )
 
     def _invalid(self, option: Option, spec: OptionSpec, error: ValueError) -> CatalogError:
@@ -256,20 +303,13 @@ class OptionReader:
             "TG-207",
             f"the option {option.name}: {reason}",
             location=self._location(option.value_span),
-            hint=f"{spec.name} is {_kind(spec)}: {spec.description}",
+            hint=f"remove {option.name}." if spec.prefix else spec.valid_values(),
         )
 
     def _missing(self, spec: OptionSpec, span: Span) -> CatalogError:
         return CatalogError(
             "TG-208",
-            f"{self.owner} needs the option {spec.name}: {spec.description}",
+            f"{self.owner} needs the option {spec.name}",
             location=self._location(span),
-            hint=f"add {spec.name} = '…' to its WITH (…).",
+            hint=f"add {spec.name} = '…' to its WITH (…): {spec.description}",
         )
-
-
-def _kind(spec: OptionSpec) -> str:
-    if spec.choices:
-        return f"one of {', '.join(spec.choices)}"
-    article = "an" if spec.type is OptionType.INTEGER else "a"
-    return f"{article} {spec.type.value}" + (" or 'off'" if spec.may_be_off else "")

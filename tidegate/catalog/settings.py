@@ -112,6 +112,21 @@ SETTINGS: tuple[OptionSpec, ...] = (
 _BY_NAME = {spec.name: spec for spec in SETTINGS}
 
 
+# Options of a stream or a source that are not settings.
+_OPTIONS = {
+    "state_ttl": "a stream: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
+    "on_error": "a stream: CREATE STREAM … WITH (on_error = 'dead_letter') AS …",
+    "pipeline": "a stream: CREATE STREAM … WITH (pipeline = 'main') AS …",
+    "dead_letters": "a source or a stream: … WITH (dead_letters = 'bad', …)",
+    "idle_timeout": "a source: CREATE SOURCE … WITH (idle_timeout = '1 min', …)",
+    "max_future": "a source: CREATE SOURCE … WITH (max_future = '1 hour', …)",
+}
+
+
+def _set_hint(spec: OptionSpec) -> str:
+    return spec.valid_values().replace("write ", "write SET ", 1)
+
+
 def _unknown_hint(key: str) -> str:
     """Return a hint for a setting of another system, or the most similar setting."""
     word = re.sub(r"[^a-z]", "", key.lower())
@@ -121,10 +136,13 @@ def _unknown_hint(key: str) -> str:
             "from_utc_timestamp(ts, 'Europe/Berlin')."
         )
     if key.lower().startswith("spark."):
+        value = "4g" if "memory" in key.lower() else "4"
         return (
-            "configure Spark when its session is created: tidegate.open(…, conf={…}), or pass your "
-            "session: tidegate.open(…, spark=my_session)."
+            f"configure Spark when it starts: --conf {key}={value} on the command line, or in "
+            f"Python tidegate.open(…, conf={{'{key}': '{value}'}})."
         )
+    if key.lower() in _OPTIONS:
+        return f"{key} is an option of {_OPTIONS[key.lower()]}"
     return did_you_mean(key, _BY_NAME, "settings")
 
 
@@ -160,5 +178,5 @@ class Settings:
             self.values[spec.name] = spec.read(text)
         except ValueError as error:
             raise CatalogError(
-                "TG-207", f"the setting {key}: {error}", location=location, hint=spec.description
+                "TG-207", f"the setting {key}: {error}", location=location, hint=_set_hint(spec)
             ) from None

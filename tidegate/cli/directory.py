@@ -240,7 +240,11 @@ def prune(path: str, streams: Sequence[str], files: Sequence[str], dry_run: bool
     directory.open()
     try:
         if streams and files:
-            raise RunError("TG-506", "stream names and --script cannot be combined")
+            raise RunError(
+                "TG-506",
+                "stream names and --script cannot be combined",
+                hint="name the streams to remove, or pass the scripts whose streams to keep.",
+            )
         pruning = _undeclared(directory, files) if files else _named(directory, streams)
         pruning.plan()
         _print_pruning(path, pruning, dry_run)

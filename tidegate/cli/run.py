@@ -13,11 +13,11 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import SideStream, Sink, Stream
 from tidegate.cli import directory as data_directory
 from tidegate.cli import scripts
-from tidegate.cli.errors import Interrupts, print_diagnostics
+from tidegate.cli.errors import Interrupts, UsageError, print_diagnostics
 from tidegate.cli.screen import JsonLog, Screen, open_screen, print_results
 from tidegate.cli.servers import serve_session
-from tidegate.cli.text import LogFormat, pluralize
-from tidegate.errors import RunError
+from tidegate.cli.text import LogFormat
+from tidegate.errors import RunError, pluralize
 from tidegate.observe.server import Address
 from tidegate.observe.status import State, StreamStatus
 
@@ -51,6 +51,12 @@ class RunOptions:
 
 def run(script: scripts.ScriptFile, options: RunOptions) -> int:
     """Run a script until its streams end or the user stops it."""
+    if options.until_end and options.available_now:
+        raise UsageError(
+            "--until-end and --available-now cannot be combined",
+            "use --until-end to close all windows at the end, or --available-now to keep them open "
+            "for the next run.",
+        )
     # Report errors of the script before Spark starts and before --fresh removes anything.
     scripts.require_valid(script, resolve_environment=True)
     directory = options.data or data_directory.default_directory(script.path, script.stem)

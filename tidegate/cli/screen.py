@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidegate.cli import text
 from tidegate.cli.errors import is_terminal, json_line
 from tidegate.connectors.debug_sinks import TOTAL_ROWS
+from tidegate.errors import pluralize
 from tidegate.observe.rendering import json_value
 from tidegate.observe.status import State, StreamStatus
 
@@ -118,7 +119,7 @@ def describe_activity(status: StreamStatus, is_bounded: bool) -> str | None:
         return f"running an epoch: {int(epoch_seconds)} s"
     if not status.open_windows:
         return "waiting for rows"
-    windows = text.pluralize(status.open_windows, "open window")
+    windows = pluralize(status.open_windows, "open window")
     hint = "" if is_bounded else "; --until-end closes open windows"
     return f"waiting for rows; {windows}{hint}"
 
@@ -139,9 +140,8 @@ def progress_line(status: StreamStatus) -> str:
     """Return the status of a running stream in one line."""
     parts = [
         f"{status.name}: epoch {status.epoch}",
-        f"{text.pluralize(status.rows_in, 'row')} in "
-        f"({text.format_rate(status.rows_in_per_second)}/s)",
-        f"{text.pluralize(status.rows_out, 'row')} out "
+        f"{pluralize(status.rows_in, 'row')} in ({text.format_rate(status.rows_in_per_second)}/s)",
+        f"{pluralize(status.rows_out, 'row')} out "
         f"({text.format_rate(status.rows_out_per_second)}/s)",
     ]
     if status.progress is not None and status.progress < 1:
@@ -154,8 +154,8 @@ def summary_line(status: StreamStatus) -> str:
     parts = [
         f"{status.name}: {status.state.value}",
         "no epoch" if status.epoch is None else f"epoch {status.epoch}",
-        f"{text.pluralize(status.rows_in, 'row')} in",
-        f"{text.pluralize(status.rows_out, 'row')} out",
+        f"{pluralize(status.rows_in, 'row')} in",
+        f"{pluralize(status.rows_out, 'row')} out",
     ]
     return ", ".join(parts + _nonzero_counters(status))
 
@@ -168,9 +168,9 @@ def _nonzero_counters(status: StreamStatus) -> list[str]:
         behind = f" ({text.format_duration(lag)} behind)" if lag is not None else ""
         parts.append(f"watermark {text.format_timestamp(status.watermark)}{behind}")
     if status.late_rows:
-        parts.append(text.pluralize(status.late_rows, "late row"))
+        parts.append(pluralize(status.late_rows, "late row"))
     if status.dead_letters:
-        parts.append(text.pluralize(status.dead_letters, "dead letter"))
+        parts.append(pluralize(status.dead_letters, "dead letter"))
     if status.state_bytes:
         parts.append(f"state {text.format_size(status.state_bytes)}")
     return parts

@@ -13,10 +13,9 @@ import typer
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Function, LookupTable, SideStream, Sink, Source, Stream
 from tidegate.cli.errors import UsageError, print_diagnostics
-from tidegate.cli.text import pluralize
 from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import CatalogError, ScriptError, did_you_mean
+from tidegate.errors import CatalogError, ScriptError, did_you_mean, pluralize
 from tidegate.plan.nodes import Emit
 from tidegate.plan.rewrite.optimizer import optimized_plan
 

@@ -25,8 +25,8 @@ from tidegate.cli import scripts
 from tidegate.cli.directory import default_directory
 from tidegate.cli.errors import UsageError, is_terminal, print_diagnostics, print_exception
 from tidegate.cli.screen import Screen, open_screen, print_results, to_rows
-from tidegate.cli.text import RowFormat, format_rows, pluralize
-from tidegate.errors import TidegateError, did_you_mean
+from tidegate.cli.text import RowFormat, format_rows
+from tidegate.errors import TidegateError, did_you_mean, pluralize
 from tidegate.queries.engine import QueryResult
 from tidegate.sql.dialect import DIALECT
 

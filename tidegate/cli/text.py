@@ -61,10 +61,6 @@ def format_count(number: int) -> str:
     return f"{number:,}"
 
 
-def pluralize(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def format_rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 or per_second == 0 else f"{per_second:.1f}"
 

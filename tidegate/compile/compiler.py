@@ -20,6 +20,7 @@ from tidegate.catalog.catalog import (
     drop_problem,
     name_errors,
     side_names,
+    side_span,
 )
 from tidegate.catalog.commands import CheckpointStatement, checkpoint_errors, insert_errors
 from tidegate.catalog.connector import Connectors, secret_options
@@ -210,7 +211,7 @@ class _Run:
         self._declare_first(name)
         stream = self._find(name, span)
         if stream is not None and not isinstance(stream, Stream):
-            message = f"{stream.name} is not a stream with a query"
+            message = f"{stream.name} is a {stream.kind.value.lower()}, not a stream with a query"
             self._error("TG-201", message, span, f"{prefix} SELECT * FROM {stream.name};")
         return stream if isinstance(stream, Stream) else None
 
@@ -299,11 +300,14 @@ class _Run:
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
-            content = item.side_kind.value if isinstance(item, SideStream) else "rows"
-            message = (
-                f"{item.name} already exists: the {content} of {statement.name} need a unique name"
-            )
-            self._error("TG-202", message, statement.name_span, "choose another name.")
+            existing = self.catalog.get(item.name)
+            kind = existing.kind.value.lower() if existing is not None else "stream"
+            span, content = statement.name_span, "rows"
+            if isinstance(item, SideStream):
+                span, content = side_span(item), item.side_kind.value
+            message = f"{item.name} is already a {kind}, so it cannot hold the {content} of "
+            message += statement.name
+            self._error("TG-202", message, span, f"choose another name: {item.name}_2.")
             return
         self.catalog.add(item)
         self.declared.append(item)
@@ -378,6 +382,9 @@ class _Run:
         if isinstance(statement, st.CreateFunction):
             subject, hint = "functions cannot call", "inline one of the functions."
         message = f"{subject} each other in a cycle: {cycle}"
+        if isinstance(statement, st.CreateFunction) and len(self.in_progress[start:]) == 1:
+            message = f"{statement.name} calls itself"
+            hint = "write it without recursion, or in Python: LANGUAGE PYTHON AS 'my_module:f'."
         self._error("TG-203", message, statement.name_span, hint)
 
     def _context(

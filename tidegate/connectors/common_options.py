@@ -48,6 +48,7 @@ CSV_READING = (
         "quote character",
         default='"',
         only_with=CSV,
+        example="'\"'",
         check=_one_character,
         may_be_off=True,
     ),
@@ -57,6 +58,7 @@ CSV_READING = (
         "escape character for quotes inside quoted values",
         default='"',
         only_with=CSV,
+        example="'\"'",
         check=_one_character,
     ),
 )
@@ -77,5 +79,6 @@ def timestamp_format(only_with: tuple[str, tuple[str, ...]]) -> OptionSpec:
         OptionType.TEXT,
         "pattern of all timestamps, such as dd.MM.yyyy HH:mm:ss; default: ISO 8601",
         only_with=only_with,
+        example="'dd.MM.yyyy HH:mm:ss'",
         check=_time_pattern,
     )

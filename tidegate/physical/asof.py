@@ -90,7 +90,8 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
         yield Rejection(
             "an ASOF join with a condition on both sides that is neither an equality nor a bound "
             "of the distance cannot run yet",
-            "use JOIN with a bound of time, or compute the condition in a stream below.",
+            "use JOIN with a bound of time, or compute the condition in a stream that the join "
+            "reads.",
         )
     if not node.by_watermark and node.ttl_us is None and not node.bounded:
         yield Rejection(

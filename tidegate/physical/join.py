@@ -179,7 +179,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
             yield Rejection(
                 f"a {node.how} join with a condition on both sides that is neither an equality "
                 "nor a bound of time cannot run yet",
-                "use JOIN, or compute the condition in a stream below.",
+                "use JOIN, or compute the condition in a stream that the join reads.",
             )
     if node.kind is n.JoinKind.REGULAR:
         return

@@ -64,7 +64,7 @@ def require_same_types(late: LateStream, node: n.Node) -> None:
             Rejection(
                 f"{len(late.inputs)} inputs of this query can have late rows, and their "
                 f"columns {one.name} have the types {one.type} and {other.type}",
-                "CAST one of them to the type of the other, or rename it, in a subquery below.",
+                "CAST one of them to the type of the other, or rename it, in a subquery.",
             )
         )
         error.node = node

@@ -163,7 +163,10 @@ def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Rejection]]:
             names = ", ".join(sorted(item.lower() for item in GENERATORS))
             yield (
                 node,
-                Rejection(f"{name.lower()} below an operator cannot run yet", f"use {names}."),
+                Rejection(
+                    f"{name.lower()} in the input of a join or an aggregate cannot run yet",
+                    f"use {names}.",
+                ),
             )
     for child in node.inputs:
         yield from _of_stage(child)

@@ -14,6 +14,14 @@ _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 
+def backticks_hint(name: str) -> str:
+    """Return the hint for a name that needs backticks."""
+    return (
+        f"quote it with backticks: {quote_identifier(name)}; other names consist of letters, "
+        "digits and _."
+    )
+
+
 class Cursor:
     """Reads the tokens of a statement from left to right. Its errors have a location.
 
@@ -97,7 +105,25 @@ class Cursor:
             )
         if not is_plain and token.token_type != TokenType.IDENTIFIER:
             raise self.error(f"expected {expected}, found {token.text}", span=span)
+        if is_plain:
+            self._reject_hyphens(span)
         return token.text, span
+
+    def _reject_hyphens(self, span: Span) -> None:
+        """Raise an error for a name with hyphens, such as my-stream, which needs backticks."""
+        following = self.tokens[self.index :]
+        end = span.end
+        for hyphen, word in zip(following[::2], following[1::2], strict=False):
+            adjacent = hyphen.text == "-" and (hyphen.start, word.start) == (end, end + 1)
+            if not adjacent or not word.text.replace("_", "a").isalnum():
+                break
+            end = word.end + 1
+        if end > span.end:
+            raise self.error(
+                f"{self.text[span.start : end]} is not a valid name",
+                backticks_hint(self.text[span.start : end]),
+                Span(span.start, end),
+            )
 
     def option_name(self, expected: str) -> tuple[str, Span]:
         """Consume the name of an option, which may contain dots or be a quoted string."""

@@ -12,10 +12,9 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import SqlError
 from tidegate.sql import statements as st
-from tidegate.sql.cursor import Cursor
+from tidegate.sql.cursor import Cursor, backticks_hint
 from tidegate.sql.expressions import interval_micros
 from tidegate.sql.query import parse_expression, parse_query, parse_type, raise_missing_semicolon
-from tidegate.sql.quoting import quote_identifier
 from tidegate.types import Span
 
 # ---- Mistakes in a list of columns, looked for when a column cannot be parsed
@@ -49,8 +48,7 @@ def raise_missing_backticks(cursor: Cursor, name: str, span: Span, tokens: list[
             words = cursor.text[whole.start : whole.end]
             raise cursor.error(
                 f"{words} is not a valid name",
-                f"quote it with backticks: {quote_identifier(words)}; other names consist of "
-                "letters, digits and _.",
+                backticks_hint(words),
                 whole,
             ) from None
 
@@ -468,7 +466,7 @@ def _parse_python_name(cursor: Cursor) -> str:
     is_valid = colon and all(part.isidentifier() for part in parts)
     if token.token_type != TokenType.STRING or not is_valid:
         raise cursor.error(
-            f"expected a function such as 'my_module:fee', found {token.text}",
+            f"{cursor.text[token.start : token.end + 1]} is not of the form 'module:function'",
             _PYTHON_FORM,
             _span(token),
         )

@@ -50,8 +50,8 @@ def parse_script(
     masked = mask_secrets(text, secret_options)
     try:
         tokens = list(DIALECT.tokenize(text))
-    except TokenError as error:
-        return st.Script(masked, (), (_token_error(error, masked, file),), file)
+    except TokenError:
+        return st.Script(masked, (), (_token_error(masked, file),), file)
     statements: list[st.Statement] = []
     errors: list[Exception] = []
     invalid_names: list[str] = []
@@ -83,21 +83,44 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
     return [chunk for chunk in chunks if chunk]
 
 
-def _token_error(error: TokenError, text: str, file: str | None) -> SqlError:
-    """Return the error of sqlglot's tokenizer, whose location is only in its message."""
-    match = re.search(r"(\d+):(\d+)", str(error))
-    start = len(text) - 1
-    if match:
-        lines = text.split("\n")
-        line = min(int(match.group(1)), len(lines))
-        before = sum(len(part) + 1 for part in lines[: line - 1])
-        start = min(before + max(int(match.group(2)) - 1, 0), max(len(text) - 1, 0))
+def _token_error(text: str, file: str | None) -> SqlError:
+    """Return the error of sqlglot's tokenizer: a quote or comment is not closed."""
+    start, closing = _unclosed(text)
+    kind = "comment" if closing == "*/" else "quote"
     return SqlError(
         "TG-101",
-        "a quote or comment is not closed",
-        location=Location(text, max(start, 0), max(start, 0) + 1, file),
-        hint="add the closing quote or */.",
+        f"this {kind} is never closed",
+        location=Location(text, start, start + len(closing), file),
+        hint=f"add the closing {closing}",
     )
+
+
+_QUOTED = re.compile(
+    r"""--[^\n]*|(?P<comment>/\*)|(?P<quote>['"`])""",
+)
+
+
+def _unclosed(text: str) -> tuple[int, str]:
+    """Return the start of the quote or comment that is not closed, and what closes it.
+
+    A quote that contains the end of a statement was probably not closed before it.
+    """
+    position = 0
+    while (match := _QUOTED.search(text, position)) is not None:
+        position = match.end()
+        if match["comment"]:
+            end = text.find("*/", position)
+            if end < 0:
+                return match.start(), "*/"
+            position = end + 2
+        if match["quote"]:
+            quote = match["quote"]
+            rest = re.compile(rf"(?:\\.|[^\\{quote}])*", re.DOTALL).match(text, position)
+            end = rest.end() if rest is not None else position
+            if end >= len(text) or re.search(r";[ \t]*\n", text[position:end]):
+                return match.start(), quote
+            position = end + 1
+    return max(len(text) - 1, 0), "'"
 
 
 def _declared_names(chunk: list[Token]) -> list[str]:
@@ -161,7 +184,7 @@ def _parse_statement(cursor: Cursor) -> st.Statement:
             location=cursor.location(),
             hint="use it in tidegate sql; in Python, iterate over db.subscribe(stream).",
         )
-    if first.upper() == "ALTER":
+    if cursor.match("ALTER"):
         raise SqlError(
             "TG-102",
             "only streams can be altered",
@@ -258,7 +281,7 @@ def _parse_checkpoint_name(cursor: Cursor, statement: str) -> tuple[str, Span]:
     if token.token_type != TokenType.STRING:
         name = token.text if token.text.isalnum() else "name"
         raise cursor.error(
-            f"the name of a checkpoint must be a quoted string, not {token.text}",
+            "the name of a checkpoint must be in quotes",
             f"{statement} '{name}';",
             span,
         )
@@ -289,6 +312,8 @@ def _parse_show(cursor: Cursor) -> st.Statement:
             else "expected a kind of object after SHOW, found the end of the statement",
             show_hint(word) or f"SHOW {' | '.join(_SHOWABLE)} | CREATE name;",
         )
+    if cursor.peek().upper() in ("LIKE", "FROM", "IN", "WHERE"):
+        raise cursor.error(f"SHOW {kind} takes no filter", f"SHOW {kind};")
     cursor.expect_end()
     return st.Show(cursor.statement_text, cursor.statement_span, kind)
 
@@ -324,15 +349,16 @@ def _parse_checkpoint(cursor: Cursor) -> st.CreateCheckpoint:
 
 
 def _parse_restore(cursor: Cursor) -> st.Restore:
-    token = cursor.take("the name of a checkpoint or the number of an epoch")
+    forms = "RESTORE FROM CHECKPOINT 'name'; or RESTORE FROM CHECKPOINT 42; "
+    forms += "SHOW CHECKPOINTS; lists both."
+    if cursor.at_end:
+        raise cursor.error("the name of the checkpoint is missing", forms)
+    token = cursor.take("the name of a checkpoint")
     span = Span(token.start, token.end + 1)
     is_name = token.token_type == TokenType.STRING
     if not is_name and not token.text.isdigit():
         raise cursor.error(
-            f"expected a quoted name or the number of an epoch, found {token.text}",
-            "RESTORE FROM CHECKPOINT 'name'; or RESTORE FROM CHECKPOINT 42; SHOW CHECKPOINTS; "
-            "lists both.",
-            span,
+            f"expected a quoted name or the number of an epoch, found {token.text}", forms, span
         )
     options = parse_options(cursor) if cursor.match("WITH") else ()
     cursor.expect_end()

@@ -13,7 +13,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import Location, SqlError
 from tidegate.sql import statements as st
-from tidegate.sql.cursor import Cursor
+from tidegate.sql.cursor import Cursor, backticks_hint
 from tidegate.sql.dialect import DIALECT, TYPES_HINT, UNEXPECTED_COMMA, is_spark_type, type_hint
 from tidegate.sql.expressions import WINDOW_FUNCTIONS, require_interval
 from tidegate.sql.suggestions import find_misspelt_keyword, similar_keyword, word_hint
@@ -140,6 +140,7 @@ def _parse_query(tokens: list[Token], cursor: Cursor) -> st.Query:
         hint = "did you mean SELECT?" if similar_keyword(first, ("SELECT",)) else "SELECT … FROM …"
         raise cursor.error(f"expected a query, found {first.text}", hint, _span([first]))
     position = _find_emit(tokens, cursor)
+    _reject_options(tokens, cursor)
     tree = _parse_tokens(rewrite_flink_windows(tokens[:position]), cursor)
     if not isinstance(tree, exp.Query):
         raise cursor.error("expected a query", "SELECT … FROM …", _span([first]))
@@ -147,6 +148,22 @@ def _parse_query(tokens: list[Token], cursor: Cursor) -> st.Query:
     if position < len(tokens):
         emit = _parse_emit(Cursor(tokens[position:], cursor.text, cursor.file))
     return st.Query(tree, emit, _span(tokens))
+
+
+def _reject_options(tokens: list[Token], cursor: Cursor) -> None:
+    """Raise an error for options after the query; they belong before AS."""
+    for index, token in enumerate(tokens[1:-2], start=1):
+        bracket, equals = tokens[index + 1], tokens[index + 3 : index + 4]
+        if not _is_word(token, "WITH") or bracket.token_type != TokenType.L_PAREN:
+            continue
+        if not equals or equals[0].token_type != TokenType.EQ:
+            continue
+        declared = cursor.text[cursor.tokens[0].start : tokens[0].start].rstrip()
+        options = cursor.text[token.start : tokens[-1].end + 1]
+        declared = declared[:-2].rstrip() if declared.upper().endswith(" AS") else "CREATE STREAM s"
+        raise cursor.error(
+            "WITH (…) goes before AS", f"{declared} {options} AS SELECT …;", _span([token])
+        )
 
 
 def raise_missing_semicolon(tokens: list[Token], cursor: Cursor) -> None:
@@ -234,6 +251,9 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         end = line_start + column
         location = Location(cursor.text, max(end - width, 0), end, cursor.file)
     word = cursor.text[location.start : location.end]
+    specific = _specific_error(message, location, tokens, cursor)
+    if specific is not None:
+        return specific
     if message == UNEXPECTED_COMMA:
         return SqlError(
             "TG-101", message, location=location, hint="remove it, or add the missing item."
@@ -242,7 +262,7 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         message = f"{word} is not the name of a query"
         return SqlError("TG-101", message, location=location, hint=_CTE_HINT)
     if message.startswith("Required keyword"):
-        message = f"something is missing after {word}"
+        message = f"an expression is missing after {word}"
     elif message == "unexpected":
         message = f"unexpected {word}"
     elif message.startswith("Expecting"):
@@ -263,6 +283,53 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         else:
             hint = _bracket_hint(message)
     return SqlError("TG-101", message, location=location, hint=hint)
+
+
+# Hints for parts that a query lacks, by the message of the parser.
+_MISSING_PARTS = {
+    "Expecting a measure": "write an expression before AS: MEASURES LAST(A.price) AS price.",
+    "Expecting AS and a name after a measure": "name the measure: MEASURES A.price AS price.",
+    "Expecting a condition": "write a condition after AS: DEFINE A AS A.price > 10.",
+}
+
+
+def _specific_error(
+    message: str, location: Location, tokens: list[Token], cursor: Cursor
+) -> SqlError | None:
+    """Return an error with a hint for a missing table or measure, a second alias, or a hyphen."""
+    hint = _MISSING_PARTS.get(message)
+    word = cursor.text[location.start : location.end]
+    if hint is not None:
+        message = f"expected {message.removeprefix('Expecting ')} near {word}"
+        return SqlError("TG-101", message, location=location, hint=hint)
+    before = [token for token in tokens if token.end < location.start]
+    if message.startswith("Expected table name") and tokens:
+        at_end = "SENTINEL" in message
+        last = tokens[-1] if at_end else before[-1]
+        message = f"a table name is missing after {last.text.upper()}"
+        return SqlError(
+            "TG-101", message, location=location, hint=f"write {last.text.upper()} my_source."
+        )
+    if message != "unexpected" or not before:
+        return None
+    if word == "-":
+        return _hyphen_error(location, tokens, cursor)
+    if len(before) > 1 and _is_word(before[-2], "AS") and word.isidentifier():
+        hint = f"use one alias only: AS {before[-1].text}; separate columns with commas."
+        if not similar_keyword(before[-1]) and not find_misspelt_keyword(tokens, location.end):
+            return SqlError("TG-101", f"unexpected {word}", location=location, hint=hint)
+    return None
+
+
+def _hyphen_error(location: Location, tokens: list[Token], cursor: Cursor) -> SqlError | None:
+    """Return the error for a table such as my-source, whose name needs backticks."""
+    before = next((token for token in tokens if token.end + 1 == location.start), None)
+    after = next((token for token in tokens if token.start == location.end), None)
+    if before is None or after is None:
+        return None
+    name = cursor.text[before.start : after.end + 1]
+    span = Span(before.start, after.end + 1)
+    return cursor.error(f"{name} is not a valid name", backticks_hint(name), span)
 
 
 def _bracket_hint(message: str) -> str | None:

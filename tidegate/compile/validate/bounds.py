@@ -14,10 +14,12 @@ from tidegate.compile.validate.finding import (
     windowed_table,
 )
 from tidegate.plan import nodes as n
+from tidegate.plan.bind.joins import time_bound
 from tidegate.plan.bind.scope import fields_by_id, is_volatile
 from tidegate.plan.bind.subqueries import SCALAR_SUBQUERY
+from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
-from tidegate.types import ChangelogKind, Span
+from tidegate.types import MICROS, ChangelogKind, Span
 
 
 def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
@@ -28,9 +30,11 @@ def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
             continue
         if any(item.closed_by_watermark for item in node.fields):
             continue
-        time = time_column(node)
+        window_end = _window_end(node.input)
+        time = window_end or time_column(node)
         can_add_time = time is not None and node.input.changelog is ChangelogKind.APPEND
-        add_time = f"add the event time to the columns: SELECT DISTINCT …, {time}, or "
+        kind = "end of the window" if window_end is not None else "event time"
+        add_time = f"add the {kind} to the columns: SELECT DISTINCT …, {time}, or "
         yield Finding(
             "TG-408",
             "DISTINCT on a stream would keep every different row in state forever",
@@ -38,6 +42,16 @@ def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
             (add_time if can_add_time else "")
             + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
+
+
+def _window_end(node: n.Node) -> str | None:
+    """Return the end of the window of an input, if the query does not select it."""
+    while isinstance(node, n.Project | n.Filter):
+        node = node.input
+    if not isinstance(node, n.Window):
+        return None
+    ends = [item for item in node.fields if item.role is n.Role.WINDOW_END]
+    return next((item.name for item in ends if item.closed_by_watermark), None)
 
 
 def _deduplication(node: n.TopN) -> Iterable[Finding]:
@@ -65,13 +79,23 @@ def join_without_bound(subject: Subject) -> Iterable[Finding]:
         if any(isinstance(side, n.LookupScan) for side in node.inputs):
             # The check of join sides reports this case.
             continue
-        yield Finding(
-            "TG-407",
-            f"this {node.predicate or 'join'} has no time bound, so it would keep every row of "
-            "both sides in state forever",
-            node,
-            _bound_hint(node) + _EXPIRE[node.predicate == SCALAR_SUBQUERY],
-        )
+        one_sided = None if node.predicate is not None else _one_sided_bound(node)
+        if node.predicate == SCALAR_SUBQUERY:
+            message = (
+                "the value of this scalar subquery changes over time, so every row would be kept "
+                "in state to be compared again"
+            )
+        elif one_sided is not None:
+            message, hint = one_sided
+            yield Finding("TG-407", message, node, hint + _EXPIRE[False])
+            continue
+        else:
+            message = (
+                f"this {node.predicate or 'join'} has no time bound, so it would keep every row of "
+                "both sides in state forever"
+            )
+        expire = _EXPIRE[node.predicate == SCALAR_SUBQUERY]
+        yield Finding("TG-407", message, node, _bound_hint(node) + expire)
 
 
 # The value of a scalar subquery changes, so a query with one emits changes.
@@ -97,6 +121,29 @@ def _bound_hint(node: n.Join) -> str:
         f"bound it: {prefix} {left} BETWEEN {right} - INTERVAL '10' MINUTE AND {right} + "
         "INTERVAL '10' MINUTE, or "
     )
+
+
+def _one_sided_bound(node: n.Join) -> tuple[str, str] | None:
+    """Return the message and the hint for a join that is bounded in one direction only."""
+    left, right = node.times
+    if left is None or right is None or node.condition is None:
+        return None
+    sides = (fields_by_id(node.left.fields), fields_by_id(node.right.fields))
+    for piece in ex.conjuncts(node.condition):
+        bound = time_bound(piece, *sides)
+        if bound is None or (bound.lower_us is None) is (bound.upper_us is None):
+            continue
+        earlier, later = (left, right) if bound.lower_us is None else (right, left)
+        # A bound such as b.ts >= a.ts + INTERVAL '1' HOUR needs a larger distance.
+        distance = bound.lower_us if bound.lower_us is not None else -(bound.upper_us or 0)
+        minutes = 10 + max(distance // MICROS["minute"], 0)
+        name = f"of {earlier.rpartition('.')[0]} " if "." in earlier else ""
+        return (
+            f"this join is bounded in one direction only: an old row {name}could still match a "
+            f"new one, so rows {name}would stay in state forever",
+            f"add the other bound: AND {later} <= {earlier} + INTERVAL '{minutes}' MINUTE, or ",
+        )
+    return None
 
 
 # ---- LIMIT on a stream would depend on the order of arrival
@@ -205,7 +252,14 @@ def _is_predicate(node: n.Filter | n.Project) -> bool:
 
 # ---- A value that differs on replay must not reach state or keys: restarts would change results
 
-_VOLATILE = "{} is not deterministic: replaying an epoch would change its value in state"
+_VOLATILE = "{} has another value when an epoch is retried, so the result would differ"
+_CLOCK_FUNCTIONS = frozenset(
+    {"NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURDATE", "LOCALTIMESTAMP", "CURRENT_TIME"}
+)
+_STORED_VALUE_HINT = (
+    "use a column of the source, such as its event time; for processing time use a window over "
+    "PROCTIME(), whose value is stored with the epoch."
+)
 
 
 def volatile_in_state(subject: Subject) -> Iterable[Finding]:
@@ -214,26 +268,28 @@ def volatile_in_state(subject: Subject) -> Iterable[Finding]:
             continue
         expression = _volatile_in_changelog(node)
         if expression is not None:
+            call = _volatile_call(expression)
             yield _finding(
                 node,
-                "a retraction must equal the row that it retracts, but this expression is not "
-                "deterministic",
-                own_span(expression),
+                "a retraction must equal the row that it retracts, but {sql} has another value "
+                "each time",
+                own_span(call),
             )
         expressions = node.state_expressions
         if expressions is None:
             continue
         fields = fields_by_id(tuple(item for child in node.inputs for item in child.fields))
         columns = sorted({item.name for child in node.inputs for item in _volatile_fields(child)})
+        volatile = next((part for part in expressions if is_volatile(part, fields)), None)
+        filters = [_volatile_filter(child) for child in node.inputs]
+        condition = next((item for item in filters if item is not None), None)
         if columns:
-            yield _finding(node, _VOLATILE.format(f"the column {', '.join(columns)}"))
-        elif any(is_volatile(part, fields) for part in expressions):
-            yield _finding(node, _VOLATILE.format("an expression here"))
-        elif any(_volatile_filter(child) for child in node.inputs):
-            message = (
-                "a condition below is not deterministic: replaying an epoch would change state"
-            )
-            yield _finding(node, message)
+            yield _finding(node, _VOLATILE.format(f"column {', '.join(columns)}"))
+        elif volatile is not None:
+            call = _volatile_call(volatile)
+            yield _finding(node, _VOLATILE.format("{sql}"), own_span(call))
+        elif condition is not None:
+            yield _filter_finding(node, condition)
 
 
 def _volatile_in_changelog(node: n.Node) -> exp.Expr | None:
@@ -253,23 +309,38 @@ def _volatile_fields(node: n.Node) -> list[n.Field]:
     return [item for item in node.fields if item.volatile]
 
 
-def _volatile_filter(node: n.Node) -> bool:
-    """Return whether a filter below an operator could pass other rows when it is replayed."""
+def _volatile_filter(node: n.Node) -> n.Filter | None:
+    """Return a filter below an operator that could pass other rows when it is replayed."""
     while isinstance(node, n.Filter | n.Project | n.Window | n.Explode):
         if isinstance(node, n.Filter) and is_volatile(
             node.condition, fields_by_id(node.input.fields)
         ):
-            return True
+            return node
         node = node.input
-    return False
+    return None
+
+
+def _filter_finding(node: n.Node, rows: n.Filter) -> Finding:
+    """Return the finding for a condition that passes other rows when an epoch is retried."""
+    fields = fields_by_id(rows.input.fields)
+    pieces = ex.conjuncts(rows.condition)
+    piece = next((part for part in pieces if is_volatile(part, fields)), rows.condition)
+    call = _volatile_call(piece)
+    hint = _STORED_VALUE_HINT
+    if ex.is_random(call):
+        column = rows.input.fields[0].name
+        hint = f"to sample rows, use the hash of a column: WHERE pmod(hash({column}), 10) = 0"
+    elif ex.call_name(call) in _CLOCK_FUNCTIONS:
+        hint = "remove the condition: the watermark already limits how long rows stay in state."
+    message = "{sql} selects other rows when an epoch is retried, so the result would differ"
+    return Finding("TG-414", message, node, hint, own_span(call), own_span(piece))
+
+
+def _volatile_call(tree: exp.Expr) -> exp.Expr:
+    """Return the first volatile call in an expression; the expression itself if there is none."""
+    calls = (call for name, call in ex.calls(tree) if ex.is_volatile_call(name, call))
+    return next(calls, tree)
 
 
 def _finding(node: n.Node, message: str, span: Span | None = None) -> Finding:
-    return Finding(
-        "TG-414",
-        message,
-        node,
-        "use a column of the source, such as its event time; for processing time use a window over "
-        "PROCTIME(), whose value is stored with the epoch.",
-        span,
-    )
+    return Finding("TG-414", message, node, _STORED_VALUE_HINT, span)

@@ -193,8 +193,7 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
             "TG-416",
             f"{emit.mode.value}: the rows of this query are never updated",
             subject.plan,
-            "remove the EMIT clause, to emit rows as they arrive; EMIT CHANGES adds the column "
-            "_op.",
+            f"remove {emit.mode.value}; or write EMIT CHANGES if you need the column _op.",
             emit.span,
         )
 
@@ -212,6 +211,11 @@ def _key_hint(subject: Subject) -> str:
             "select every column of GROUP BY, and grouping_id(); or use EMIT CHANGES, which needs "
             "no key."
         )
+    sessions = any(
+        isinstance(node, n.Aggregate) and node.merges_sessions for node in subject.nodes()
+    )
+    every = subject.emit is not None and subject.emit.mode is EmitMode.EVERY
+    update = ", and use EMIT ON UPDATE" if sessions and every else ""
     missing = ", ".join(hidden_key(subject.plan))
-    select = f"add the key to SELECT: {missing}; or " if missing else ""
+    select = f"add the key to SELECT: {missing}{update}; or " if missing else ""
     return f"{select}use EMIT CHANGES, which needs no key."

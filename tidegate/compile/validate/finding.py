@@ -16,20 +16,26 @@ from tidegate.types import ChangelogKind, Span
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem of a plan: its location, a message, and a hint with SQL that is accepted."""
+    """A problem of a plan: its location, a message, and a hint with SQL that is accepted.
+
+    `{sql}` in the message stands for the SQL of the user at `quoted`.
+    """
 
     code: str
     message: str
     node: n.Node
     hint: str
     span: Span | None = None
+    quoted: Span | None = None
 
     def to_error(self, text: str, file: str | None, statement: Statement) -> ValidationError:
         span = self.span or self.node.span or statement.span
         location = Location(text, span.start, span.end, file)
         hint = self.hint.replace("CREATE STREAM …", f"{create_clause(statement)} …")
+        quoted = self.quoted or span
+        message = self.message.replace("{sql}", f"`{text[quoted.start : quoted.end]}`")
         return ValidationError(
-            self.code, self.message, location=location, hint=hint, path=plan_path(self.node)
+            self.code, message, location=location, hint=hint, path=plan_path(self.node)
         )
 
 
@@ -139,10 +145,15 @@ def hidden_key(plan: n.Emit) -> list[str]:
         below = below.input
     selected = {item.id for item in plan.fields}
     keys = [below.field(key) for key in below.key or ()]
-    # Each column of a window identifies it.
     windows = [item for item in keys if item.window is not None]
-    if any(item.id in selected for item in windows):
-        windows = []
-    ends = [item for item in windows if item.role is n.Role.WINDOW_END] or windows[:1]
+    if any(item.window is not None and item.window.kind is n.WindowKind.SESSION for item in keys):
+        # Sessions with the same end can have different starts.
+        roles = (n.Role.WINDOW_START, n.Role.WINDOW_END)
+        ends = [item for item in windows if item.role in roles and item.id not in selected]
+    elif any(item.id in selected for item in windows):
+        # Each column of another window identifies it.
+        ends = []
+    else:
+        ends = [item for item in windows if item.role is n.Role.WINDOW_END] or windows[:1]
     missing = [item for item in keys if item.window is None and item.id not in selected]
     return [item.name for item in (*missing, *ends)]

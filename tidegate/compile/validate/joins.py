@@ -61,19 +61,21 @@ def _check_lookup(node: n.Join) -> Iterable[Finding]:
             "use JOIN or LEFT JOIN.",
         )
     elif not node.lookup_keys and not node.right.table.consistent_in_epoch:
+        left, right = node.aliases or ("…", node.right.table.name)
         key = (*node.right.table.primary_key, *(c.name for c in node.right.table.columns))[0]
         yield _side_finding(
             node,
-            f"the join condition selects no rows of lookup table {node.right.table.name}",
-            f"compare a column of the table with the stream: ON s.x = c.{key}.",
+            f"this join has no equality with a column of lookup table {node.right.table.name}, so "
+            "the table cannot be searched",
+            f"compare a column of the table with the stream: ON {left}.… = {right}.{key}.",
         )
     elif node.left.changelog is not ChangelogKind.APPEND:
         yield _side_finding(
             node,
-            "rows of the left side may be retracted later, when the lookup can return another "
-            "result than the one that was emitted",
-            f"join {node.right.table.name} first, in a stream before the rows are retracted; or "
-            "make the table a source with a PRIMARY KEY and join that, WITH (state_ttl = '1 day').",
+            "the left side updates its rows, and a second lookup could return another value than "
+            "the first",
+            f"join {node.right.table.name} with the rows before they are aggregated; or make the "
+            "table a source with a PRIMARY KEY and join that, WITH (state_ttl = '1 day').",
         )
 
 
@@ -99,7 +101,7 @@ def _check_asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
         )
     elif node.how not in ("INNER", "LEFT"):
         yield _side_finding(
-            node, f"ASOF {node.how} JOIN is not defined", "use ASOF JOIN or ASOF LEFT JOIN."
+            node, f"ASOF {node.how} JOIN does not exist", "use ASOF JOIN or ASOF LEFT JOIN."
         )
     elif node.asof_condition is None:
         yield _side_finding(
@@ -110,9 +112,11 @@ def _check_asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     elif node.by_watermark or not unbounded(node) or _emits_corrections(node, subject):
         return
     elif node.timed:
+        replaced = "can be replaced (PRIMARY KEY)" if _primary_key(node.right) else "are updated"
         yield _side_finding(
             node,
-            "the right side of an ASOF join must be append-only",
+            f"rows of {table_name(node.right)} {replaced}, so the nearest row of an ASOF join "
+            "could change",
             "for versions of rows use JOIN … FOR SYSTEM_TIME AS OF; or allow corrections of "
             f"results with {_CORRECTIONS}.",
         )
@@ -186,7 +190,7 @@ def _check_temporal(node: n.Join) -> Iterable[Finding]:
         time = node.times[0]
         yield _version_finding(
             node,
-            f"FOR SYSTEM_TIME AS OF {time_sql}: it must be the event time of the left side",
+            f"FOR SYSTEM_TIME AS OF needs the event time of {_left_name(node)}, not {time_sql}",
             f"FOR SYSTEM_TIME AS OF {time}"
             if time is not None
             else "declare a WATERMARK on the left source.",
@@ -197,21 +201,46 @@ def _check_temporal(node: n.Join) -> Iterable[Finding]:
     if not any(item.role is n.Role.TIME for item in node.right.fields):
         yield _version_finding(
             node,
-            "the right side of this temporal join has no event time, so its rows are not versions",
-            "declare PRIMARY KEY and WATERMARK on the right source.",
+            f"{table_name(node.right)} has no event time, so its rows are not versions",
+            f"declare PRIMARY KEY and WATERMARK on {table_name(node.right)}.",
         )
     if not node.key_pairs:
         yield _version_finding(
             node,
-            "a temporal join needs an equality condition on the key of the right side",
-            "add the key to the join condition: ON o.currency = r.currency.",
+            "a temporal join needs an equality with the key of the right side",
+            _equality_hint(node),
         )
     elif not node.versioned and any(item.role is n.Role.TIME for item in node.right.fields):
         yield _missing_key(node)
     if node.how not in ("INNER", "LEFT"):
         yield _version_finding(
-            node, f"a temporal {node.how} join is not defined", "use JOIN or LEFT JOIN."
+            node,
+            f"temporal joins support JOIN and LEFT JOIN, not {node.how} JOIN",
+            "use JOIN or LEFT JOIN.",
         )
+
+
+def _left_name(node: n.Join) -> str:
+    is_table = isinstance(node.left, n.Scan | n.StreamReference)
+    return table_name(node.left) if is_table else "the left side"
+
+
+def _equality_hint(node: n.Join) -> str:
+    """Suggest to compare the primary key, or a column that both sides have."""
+    left, right = node.aliases or ("…", "…")
+    names = [item.name for item in node.right.fields]
+    common = {item.name.lower() for item in node.left.fields}
+    key = next((name for name in names if name.lower() in common), names[0])
+    key = next(iter(_primary_key(node.right)), key)
+    column = key if key.lower() in common else "…"
+    return f"add it to the join condition: ON {left}.{column} = {right}.{key}."
+
+
+def _primary_key(node: n.Node) -> tuple[str, ...]:
+    """Return the primary key of the source that a side of a join reads."""
+    while isinstance(node, n.Unary) and not isinstance(node, n.StreamReference):
+        node = node.input
+    return node.source.primary_key if isinstance(node, n.Scan) else ()
 
 
 def _missing_key(node: n.Join) -> Finding:

@@ -44,8 +44,8 @@ def _reasons(side: SideStream, stream: Stream, catalog: Catalog) -> Iterator[tup
         )
     if side.is_changelog:
         yield (
-            f"{side.parent} reads a changelog, and its late rows do not contain whether they were "
-            "inserted or retracted",
+            f"stream {side.parent} reads a changelog, and its late rows do not record whether they "
+            "insert or retract a row, so no query can read them",
             f"write them to a sink: CREATE SINK late FROM {side.name} WITH (…).",
         )
     names = [column.name.lower() for column in side.columns]
@@ -104,7 +104,7 @@ def _join_problems(late: LateStream) -> Iterable[tuple[str, str]]:
         if join is not None:
             yield (
                 f"late rows of {join} can only be counted",
-                "remove LATE DATA TO, or add it to a stream below the join.",
+                "remove LATE DATA TO, or add it to a stream that the join reads.",
             )
 
 
@@ -136,8 +136,8 @@ def failed_row_errors(stream: Stream, catalog: Catalog) -> Iterator[TidegateErro
             yield _error(
                 stream,
                 option.span,
-                f"{stream.name} stops at the first row on which an expression fails, so it has no "
-                "dead letters",
+                f"stream {stream.name} stops at the first row on which an expression fails, so it "
+                "has no dead letters",
                 "add on_error = 'dead_letter' to its options.",
             )
     for node in n.walk(stream.plan):
@@ -148,10 +148,10 @@ def failed_row_errors(stream: Stream, catalog: Catalog) -> Iterator[TidegateErro
             yield _error(
                 stream,
                 node.span,
-                f"{other.name} continues after rows on which an expression fails, but "
-                f"{stream.name}, which computes it again, would stop",
-                f"{create_clause(stream.statement)} {stream.name} WITH (on_error = 'dead_letter') "
-                "AS …",
+                f"stream {other.name} skips rows on which an expression fails (on_error = "
+                f"'dead_letter'), but {stream.name}, which reads it, would stop on them",
+                f"set it on {stream.name}, too: {create_clause(stream.statement)} {stream.name} "
+                "WITH (on_error = 'dead_letter') AS …",
             )
 
 

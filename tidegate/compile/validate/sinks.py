@@ -17,7 +17,7 @@ from tidegate.catalog.objects import (
     Stream,
 )
 from tidegate.catalog.options import OptionType
-from tidegate.compile.validate.finding import hidden_key, plan_path
+from tidegate.compile.validate.finding import hidden_key, plan_path, window_hint
 from tidegate.compile.validate.validator import ValidatorMode
 from tidegate.errors import CatalogError, Location, TidegateError, ValidationError, did_you_mean
 from tidegate.plan import nodes as n
@@ -33,6 +33,9 @@ _EMITS = {
     ChangelogKind.CHANGELOG: "retracts rows (a changelog)",
 }
 
+# What a sink that does not accept all changes can do, by whether it accepts upserts.
+_WRITES = {False: "append rows", True: "append rows or replace them by key"}
+
 
 def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
     """Return the error of a sink that does not accept the changelog kind of its stream."""
@@ -40,12 +43,12 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
     accepts = spec.accepts(sink.options)
     if kind in accepts:
         return _without_key(sink, spec, plan)
-    kinds = " or ".join(sorted(item.value for item in accepts))
+    writes = _WRITES[ChangelogKind.UPSERT in accepts]
     span = sink.statement.span
     source_span = getattr(sink.statement, "source_span", span)
     return ValidationError(
         "TG-413",
-        f"stream {sink.stream} {_EMITS[kind]}, but sink {sink.name} only accepts {kinds} streams",
+        f"stream {sink.stream} {_EMITS[kind]}, but a {sink.connector} sink can only {writes}",
         location=Location(sink.script.text, source_span.start, source_span.end, sink.script.file),
         hint=_hint([*_other_emits(sink, plan, accepts), spec.changelog_hint])
         or "write the stream to a sink that accepts changes, such as postgres.",
@@ -65,6 +68,9 @@ def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | 
         ways.insert(0, f"add the key to SELECT: {', '.join(missing)}")
     elif any(isinstance(node, n.TopN) for node in n.walk(plan)):
         ways.append("keep one row per key: QUALIFY row_number() OVER (…) = 1")
+    elif any(isinstance(node, n.Join) for node in n.walk(plan)):
+        ways.append("aggregate the rows of the join: SELECT k, max(x) AS x … GROUP BY k")
+        ways.append("use a files or kafka sink with changelog = 'column'")
     ways.append("give the rows a key: GROUP BY columns, and select all of them")
     return ValidationError(
         "TG-413",
@@ -95,6 +101,11 @@ def _other_emits(sink: Sink, plan: n.Node, accepts: frozenset[ChangelogKind]) ->
         else:
             lateness = ", without ALLOW LATENESS" if has_lateness else ""
             ways.append(f"end the query of {sink.stream} with EMIT ON WINDOW CLOSE{lateness}")
+    elif not has_lateness and ChangelogKind.UPSERT not in accepts:
+        groups = [node for node in _origins(plan) if isinstance(node, n.Aggregate)]
+        window = window_hint(groups[0]) if len(groups) == len(_origins(plan)) == 1 else ""
+        if window:
+            ways.append(f"{window.removesuffix(', or ')}, and end the query without EMIT")
     if ChangelogKind.UPSERT in accepts and plan.input.key is not None:
         clauses = " ALLOW LATENESS …" if has_lateness else ""
         ways.append(f"end the query of {sink.stream} with EMIT ON UPDATE{clauses}")
@@ -103,15 +114,19 @@ def _other_emits(sink: Sink, plan: n.Node, accepts: frozenset[ChangelogKind]) ->
 
 def _retracts_only_open_windows(plan: n.Emit) -> bool:
     """Return whether all changes come from windows that the watermark closes."""
-    origins = [
+    return plan.has_watermark and all(
+        isinstance(node, n.Aggregate) and node.windowed for node in _origins(plan)
+    )
+
+
+def _origins(plan: n.Emit) -> list[n.Node]:
+    """Return the nodes that turn appended rows into changes."""
+    return [
         node
         for node in n.walk(plan.input, into_inlined=False)
         if node.changelog is not ChangelogKind.APPEND
         and all(child.changelog is ChangelogKind.APPEND for child in node.inputs)
     ]
-    return plan.has_watermark and all(
-        isinstance(node, n.Aggregate) and node.windowed for node in origins
-    )
 
 
 # ---- Options of a sink that depend on its stream, or on the other sinks

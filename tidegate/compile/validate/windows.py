@@ -13,9 +13,15 @@ from tidegate.compile.validate.finding import (
     time_column,
     unbounded,
     user_sql,
+    windowed_table,
 )
 from tidegate.plan import nodes as n
-from tidegate.plan.nodes.over import WindowFunction, is_final_at_watermark, leading_event_time
+from tidegate.plan.nodes.over import (
+    WHOLE_PARTITION_FUNCTIONS,
+    WindowFunction,
+    is_final_at_watermark,
+    leading_event_time,
+)
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.sql.match_recognize import to_text
@@ -63,8 +69,8 @@ def _reads_following_rows(node: n.Node) -> bool:
 def _following_rows_finding(node: n.Window, time: str) -> Finding:
     return Finding(
         "TG-406",
-        f"{node.spec.kind.value} is over {time}, but a function with OVER below it waits for "
-        "following rows, so its rows can be behind the watermark",
+        f"{node.spec.kind.value} is over {time}, but its input has a function with OVER that "
+        "waits for following rows, so rows can be behind the watermark",
         node,
         f"apply the window first: FROM {node.spec.kind.value}(…, {time}, …), and add window_end "
         "to PARTITION BY.",
@@ -206,9 +212,13 @@ def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
             "results",
             f"declare WATERMARK FOR an event time in the source, and ORDER BY it; {corrections}",
         )
-    if _waits_below(node):
+    waiting = _waiting_below(node)
+    if waiting is not None:
+        partitions = {other.partition for other in waiting.window_functions}
         return (
-            f"{name} cannot run in event-time order, because its input waits for following rows",
+            "two functions look ahead with different PARTITION BY"
+            if function.partition not in partitions
+            else f"{name} looks ahead in rows of a subquery that looks ahead itself",
             f"use the same PARTITION BY for all functions that read following rows, {corrections}",
         )
     if leading_event_time(function, node.input.fields) is None:
@@ -228,6 +238,20 @@ def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
             "results",
             hint,
         )
+    table = windowed_table(node)
+    in_windows = "add window_end to PARTITION BY, for results per window"
+    if table is not None:
+        in_windows += f": … OVER (PARTITION BY …, window_end ORDER BY {time}) FROM {table}"
+    if function.name in WHOLE_PARTITION_FUNCTIONS:
+        return (
+            f"{name} needs all rows of its partition, and a stream has no last row",
+            f"{in_windows}; {corrections}",
+        )
+    if function.name == "LEAD":
+        return (
+            "lead with IGNORE NULLS may skip any number of rows, and a stream has no last row",
+            f"remove IGNORE NULLS; {corrections}",
+        )
     return (
         f"{name} reads all following rows, and a stream has no last row",
         "end the frame at CURRENT ROW or at 10 FOLLOWING; or add window_end to PARTITION BY, "
@@ -243,13 +267,14 @@ def _orders_by_arrival(function: WindowFunction) -> bool:
     return isinstance(keys[0], exp.Ordered) and isinstance(keys[0].this, exp.Null)
 
 
-def _waits_below(node: n.Over) -> bool:
+def _waiting_below(node: n.Over) -> n.Over | None:
+    """Return an OVER among the inputs that waits for following rows."""
     below: n.Node = node.input
     while isinstance(below, n.Over | n.Filter | n.Project):
         if isinstance(below, n.Over) and below.mode is n.OverMode.TIME and below.rows_ahead:
-            return True
+            return below
         below = below.input
-    return False
+    return None
 
 
 # ---- MATCH_RECOGNIZE on a stream needs append-only input, and a limit for open matches

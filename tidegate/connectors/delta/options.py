@@ -78,6 +78,7 @@ SPEC = ConnectorSpec(
                 "snapshot: the current rows, then appended rows; or the number of a version: "
                 "only rows appended after it",
                 default="snapshot",
+                example="'snapshot' or the number of a version",
                 check=_start,
             ),
             OptionSpec(

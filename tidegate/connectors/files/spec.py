@@ -66,7 +66,7 @@ _GLOB = OptionSpec(
 
 def _check_source(options: OptionValues) -> OptionProblem | None:
     if options["encoding"] == "utf-16" and not options["multi_line"]:
-        return "text in utf-16 cannot be split into lines bytewise", "add multi_line = true."
+        return "utf-16 files need multi_line = true", "add multi_line = true."
     return None
 
 

@@ -57,6 +57,7 @@ AVRO_WRITING = (
         OptionType.TEXT,
         "URL of the schema registry; records start with the ID of their schema",
         only_with=_AVRO,
+        example="'http://registry:8081'",
         check=_url_problem,
     ),
     OptionSpec("registry_username", OptionType.TEXT, "user name for the registry", only_with=_AVRO),
@@ -74,6 +75,7 @@ AVRO_READING = (
         OptionType.TEXT,
         "Avro schema of the records as JSON, if they have no registry",
         only_with=_AVRO,
+        example='\'{"type": "record", "name": "bid", "fields": [{"name": "id", "type": "long"}]}\'',
         check=_schema_problem,
     ),
     *AVRO_WRITING,
@@ -162,7 +164,7 @@ METADATA = {
 
 def _check_setting(name: str) -> str | None:
     alternative = _RESERVED_SETTINGS.get(name)
-    return None if alternative is None else f"{name} cannot be set: {alternative}"
+    return None if alternative is None else f"it cannot be set: {alternative}"
 
 
 def _topics_problem(topic: str) -> str | None:
@@ -274,6 +276,7 @@ _READING = (
         "start position of a stream that has not read the source before: earliest, latest, a "
         'timestamp, or offsets such as {"topic": {"0": 17}}',
         default="earliest",
+        example="'earliest', 'latest', '2026-01-31 12:00' or '{\"topic\": {\"0\": 17}}'",
         check=_check_start,
     ),
     OptionSpec(
@@ -364,6 +367,7 @@ SPEC = ConnectorSpec(
                 "name of the topic, a list of names separated by commas, or a regular expression "
                 "that starts with ^",
                 required=True,
+                example="'bids', 'bids, asks' or '^bids.*'",
                 check=_topics_problem,
             ),
             *_CONNECTION,
@@ -379,7 +383,12 @@ SPEC = ConnectorSpec(
     sink=SinkSpec(
         (
             OptionSpec(
-                "topic", OptionType.TEXT, "name of the topic", required=True, check=_check_topic
+                "topic",
+                OptionType.TEXT,
+                "name of the topic",
+                required=True,
+                example="'bids'",
+                check=_check_topic,
             ),
             *_CONNECTION,
             OptionSpec(

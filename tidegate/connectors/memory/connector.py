@@ -202,6 +202,7 @@ class MemorySource:
         import pyarrow as pa
 
         from tidegate.connectors.memory.rows import InsertReader
+        from tidegate.physical.typed import arrow_type
 
         columns = pa.schema([(name, arrow_type(kind)) for name, kind in request.columns])
         return InsertReader(self.inserts.store.uri, columns, request.with_arrival)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from tidegate.errors import pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
-from tidegate.plan.bind.scope import Context, Relation, Scope, column
+from tidegate.plan.bind.scope import Context, Relation, Scope, column, report_position
 from tidegate.plan.bind.select import SelectBinder, apply_limit
 from tidegate.plan.bind.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
@@ -121,6 +122,7 @@ def _repeat_rows(
 
 # ---- Queries
 
+_ORDINALS = {2: "the second", 3: "the third", 4: "the fourth"}
 _OPERATIONS = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
 
 
@@ -210,12 +212,13 @@ def _set_operation(
     trees = _flatten_operation(tree, kind, distinct)
     members = [bind_query(member, context, ctes, parent) for member in trees]
     first = members[0]
-    for member, source in zip(members[1:], trees[1:], strict=True):
+    for number, (member, source) in enumerate(zip(members[1:], trees[1:], strict=True), 2):
         if len(member.fields) != len(first.fields):
+            position = _ORDINALS.get(number, f"query {number}")
             context.report(
                 "TG-308",
-                f"the queries of {_OPERATIONS[kind]} have {len(first.fields)} and "
-                f"{len(member.fields)} columns",
+                f"{_OPERATIONS[kind]}: the first query has "
+                f"{pluralize(len(first.fields), 'column')}, {position} has {len(member.fields)}",
                 source,
                 "select the same number of columns in each.",
             )
@@ -276,8 +279,8 @@ def _resolve_position(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr
     if not isinstance(target, exp.Literal) or not target.is_int:
         return key
     if not 1 <= int(target.name) <= len(node.fields):
-        hint = f"there are {len(node.fields)} columns."
-        context.report("TG-301", f"ORDER BY {target.name}: no such column", key, hint)
+        names = [item.name for item in node.fields]
+        report_position(context, "ORDER BY", key, int(target.name), names)
         return key
     reference = exp.column(exp.to_identifier(node.fields[int(target.name) - 1].name, quoted=True))
     ordered = key.copy() if isinstance(key, exp.Ordered) else exp.Ordered(this=reference)

@@ -109,11 +109,18 @@ def inline_calls(tree: exp.Expr, context: Context) -> exp.Expr:
     return tree.transform(inline)
 
 
+# Keywords of SQL that are also in the list of Spark's functions.
+_KEYWORDS = frozenset({"AND", "BETWEEN", "CASE", "CAST", "IN", "LIKE", "NOT", "OR", "WHEN"})
+
+
 def check_function_name(statement: st.CreateFunction, context: Context) -> None:
     """Report a name that a call could not use, or that belongs to a built-in function."""
     name = statement.name
     built_in = ex.spark_functions() | ex.TIDEGATE_FUNCTIONS | ex.UNIT_FUNCTIONS
-    if name.upper() in built_in | ex.SPARK_WINDOW_FUNCTIONS:
+    if name.upper() in _KEYWORDS:
+        message = f"{name.upper()} is a keyword"
+        context.report("TG-202", message, statement.name_span, "choose another name.")
+    elif name.upper() in built_in | ex.SPARK_WINDOW_FUNCTIONS:
         message = f"{name.lower()} is already a function of {_owner(name)}"
         context.report("TG-202", message, statement.name_span, _BUILT_IN_HINT)
     elif re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) is None or not _is_callable(name):

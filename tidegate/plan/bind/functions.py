@@ -42,8 +42,8 @@ def find_misuse(
     for parameter, argument in zip(function.parameters, arguments, strict=True):
         if ex.is_random(argument) and _is_repeated(function, parameter):
             message = (
-                f"the argument {parameter.name} of {function.name} is random, and {function.name} "
-                "uses it more than once: each use would have another value"
+                f"{function.name} uses its argument {parameter.name} more than once, and a random "
+                "argument would have another value each time"
             )
             return "TG-103", message, call, "compute it in a subquery: FROM (SELECT …, … AS r …)."
     return None
@@ -172,6 +172,21 @@ def order_by_arrival(window: exp.Window) -> exp.Window:
     elif name not in FRAMELESS_FUNCTIONS:
         window.set("spec", _as_rows_frame(window.args.get("spec")))
     return window
+
+
+def arrival_order_problem(window: exp.Window) -> tuple[str, str]:
+    """Return the rule that an OVER with ORDER BY PROCTIME() violates, and a hint."""
+    keys = window.args["order"].expressions
+    name = _function_name(window).lower()
+    hint = "write OVER (… ORDER BY PROCTIME() ROWS BETWEEN 9 PRECEDING AND CURRENT ROW)."
+    if len(keys) > 1:
+        return "ORDER BY PROCTIME() cannot be combined with other keys", hint
+    if name.upper() in _PEER_FUNCTIONS:
+        message = f"{name} counts rows with equal keys, and rows in order of arrival have none"
+        return message, "use row_number(), or order by the event time within windows."
+    if _has_range_offset(window):
+        return "ORDER BY PROCTIME() needs a frame in ROWS, not in RANGE", hint
+    return f"{name} cannot be in descending order of arrival; only ranks can", hint
 
 
 def orders_by_processing_time(window: exp.Window) -> bool:

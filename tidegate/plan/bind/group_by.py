@@ -19,6 +19,7 @@ from tidegate.plan.bind.scope import (
     fields_by_id,
     function_call,
     referenced_ids,
+    report_position,
     struct_of,
     typed_null,
 )
@@ -385,6 +386,8 @@ class KeyBinder:
     scope: Scope
     select: list[exp.Expr]
     resolver: Callable[..., Resolver]
+    # A key was rejected, so columns may be grouped.
+    has_unknown_keys: bool = False
 
     def bind(self, group: exp.Group, node: n.Node) -> BoundKeys:
         self._reject_unsupported(group)
@@ -453,7 +456,8 @@ class KeyBinder:
         below = node.input if isinstance(node, n.Window) and window_ids else node
         for index, tree in enumerate(order):
             if tree in windows:
-                message = f"{tree.alias_or_name} is already in every set, with the window"
+                name = tree.alias_or_name
+                message = f"{name} is in every set, because the window is listed first"
                 hint = "remove it from the sets: GROUP BY TUMBLE(…), GROUPING SETS ((a), (b))."
                 self.context.report("TG-306", message, group, hint)
                 return self._bind_trees(node, [*windows, *(t for t in order if t not in windows)])
@@ -485,9 +489,10 @@ class KeyBinder:
             return True
         self.context.report(
             "TG-103",
-            f"every row would be in {count_grouping_sets(group)} groups of this GROUP BY",
+            f"this GROUP BY makes {count_grouping_sets(group):,} sets (limit "
+            f"{MAX_GROUPING_SETS:,})",
             group,
-            f"at most {MAX_GROUPING_SETS} are allowed: name the sets with GROUPING SETS (…).",
+            "list the sets that you need: GROUPING SETS ((a, b), (a), ()).",
         )
         return False
 
@@ -535,12 +540,9 @@ class KeyBinder:
         if isinstance(part, exp.Literal) and part.is_int:
             position = int(part.name)
             if not 1 <= position <= len(select):
-                self.context.report(
-                    "TG-301",
-                    f"GROUP BY {position}: there are {len(select)} columns",
-                    part,
-                    f"a number from 1 to {len(select)}, or the name of a column.",
-                )
+                names = ["" if ex.has_aggregate(item) else item.alias_or_name for item in select]
+                report_position(self.context, "GROUP BY", part, position, names)
+                self.has_unknown_keys = True
                 return part
             part = select[position - 1].unalias()
         aliases = {item.alias.lower(): item.this for item in select if isinstance(item, exp.Alias)}

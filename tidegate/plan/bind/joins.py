@@ -259,7 +259,7 @@ def parse_asof_options(context: Context, join: exp.Join) -> tuple[bool, exp.Expr
         context.report("TG-103", message, match, "write ASOF JOIN, or use ON.")
     if asof and (join.args.get("kind") or "").upper() == "CROSS":
         hint = "use ASOF JOIN or ASOF LEFT JOIN."
-        context.report("TG-103", "an ASOF CROSS join is not defined", join, hint)
+        context.report("TG-103", "ASOF CROSS JOIN does not exist", join, hint)
     if tolerance is not None and _constant(tolerance) is None:
         context.report(
             "TG-105",
@@ -279,6 +279,8 @@ def parse_asof_options(context: Context, join: exp.Join) -> tuple[bool, exp.Expr
 # bounds, so they agree on which rows are late.
 
 _NESTED_TYPES = ("MAP", "ARRAY", "STRUCT")
+# A part of a value of a type, after its name.
+_PARTS = {"MAP": "['a']", "ARRAY": "[0]", "STRUCT": ".a"}
 # Builds a join from left, right, how and conditions.
 BuildJoin = Callable[[n.Node, n.Node, str, list[exp.Expr]], n.Node]
 
@@ -321,13 +323,14 @@ class ConditionalJoin:
         nested = [item for item in fields if (item.type or "").upper().startswith(_NESTED_TYPES)]
         if nested:
             type_name = (nested[0].type or "").split("<")[0].upper()
+            part = f"{nested[0].name}{_PARTS.get(type_name, '')}"
             self.context.report(
                 "TG-103",
                 f"a {self.join.how} join with this condition compares entire rows, but "
                 f"{nested[0].name} has type {type_name}, which cannot be compared",
                 self.residual[0],
-                f"do not select {nested[0].name} from this join, or select its parts from a "
-                "subquery in FROM.",
+                f"do not select {nested[0].name} from this join, or select a field of it in a "
+                f"subquery: FROM (SELECT …, {part} AS x FROM …).",
             )
         return not nested
 
@@ -427,6 +430,8 @@ class JoinClauses:
     nearest: bool = False
     tolerance: exp.Expr | None = None
     predicate: str | None = None
+    # The names of both sides in the query, for hints.
+    aliases: tuple[str, str] | None = None
     # Columns that the query does not reference.
     unused: frozenset[str] = frozenset()
 
@@ -516,6 +521,7 @@ def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr
         ttl_us=context.ttl_us,
         times=parts.times,
         predicate=parts.predicate,
+        aliases=parts.aliases,
         span=parts.span,
     )
     return replace(join, fields=_output_fields(parts, join)), residual
@@ -603,7 +609,7 @@ def _event_time_of(item: Field | None, fields: dict[str, Field]) -> tuple[Field,
     return (ends[0], -item.window.size_us) if len(ends) == 1 else None
 
 
-def _bound_of(
+def time_bound(
     piece: exp.Expr, left: dict[str, Field], right: dict[str, Field]
 ) -> TimeBounds | None:
     """Return the bounds of left time − right time in one comparison."""
@@ -637,7 +643,7 @@ def _time_bounds(
     pieces_by_columns: dict[tuple[str, str], list[exp.Expr]] = {}
     equalities: list[exp.Expr] = [exp.EQ(this=pair.left, expression=pair.right) for pair in pairs]
     for piece in equalities + rest:
-        bound = _bound_of(piece, left, right)
+        bound = time_bound(piece, left, right)
         if bound is None:
             continue
         pair = (bound.left_id, bound.right_id)

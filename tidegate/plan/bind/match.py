@@ -449,7 +449,7 @@ class _MatchBinder:
                 self._check_repetition(part)
         if pt.min_length(pattern) == 0:
             self._report(
-                f"the pattern {pt.to_text(pattern)} also matches zero rows",
+                f"the pattern {pt.to_text(pattern)} can match zero rows",
                 _pattern_span(pattern),
                 "require at least one row: A+ instead of A*.",
             )
@@ -467,7 +467,7 @@ class _MatchBinder:
             self._report(f"{text} can never match", part.span, hint)
         if pt.min_length(part.part) == 0 and part.maximum != 1:
             hint = "remove one of the quantifiers: (A B?)* instead of (A? B?)*."
-            self._report(f"{text} repeats a pattern that matches zero rows", part.span, hint)
+            self._report(f"{text} repeats a group that can match zero rows", part.span, hint)
 
     def _bind_variables(self, pattern: pt.Pattern) -> dict[str, frozenset[str]]:
         """Return the variables of the pattern, and the members of subsets."""
@@ -578,7 +578,10 @@ class _MatchBinder:
             )
             if first_index == 0:
                 hint = "use AFTER MATCH SKIP TO NEXT ROW, or PAST LAST ROW."
-                message = f"{name} may be the first row of a match, which would be found forever"
+                message = (
+                    f"AFTER MATCH SKIP {after.this.name} {name} would start at the same row again "
+                    "and never advance"
+                )
                 self._report(message, after, hint)
         return n.Skip(to, variables)
 

@@ -16,6 +16,7 @@ from tidegate.catalog.objects import Function
 from tidegate.columns import OP
 from tidegate.errors import did_you_mean, nearest
 from tidegate.plan.bind.functions import (
+    arrival_order_problem,
     find_misuse,
     inline_call,
     name_struct_fields,
@@ -38,6 +39,9 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.suggestions import function_hint
 from tidegate.types import Span
+
+# A variable of a script, as in WHERE price > ${LIMIT}.
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 # ---- Literals that a function would reject at run time: date patterns and time zones
 
@@ -94,7 +98,12 @@ def find_invalid_literal(call: exp.Expr) -> LiteralProblem | None:
         literal = _string_argument(call, position)
         if literal is not None and re.search(r"%[A-Za-z]", literal.name):
             message = f"'{literal.name}' is not a pattern for dates and times"
-            return literal, message, f"write it as Spark does: '{_to_spark_pattern(literal.name)}'."
+            hint = f"write it as Spark does: '{_to_spark_pattern(literal.name)}'."
+            letters = re.findall(r"%[A-Za-z]", literal.name)
+            unknown = next((item for item in letters if item not in _STRFTIME_PATTERNS), None)
+            if unknown is not None:
+                hint = f"{unknown} has no equivalent; {hint}"
+            return literal, message, hint
     for position in _ZONE_ARGUMENTS.get(name, ()):
         literal = _string_argument(call, position)
         if literal is not None and _is_unknown_zone(literal.name):
@@ -280,9 +289,7 @@ class Resolver:
         if isinstance(node, exp.Query) or _has_query(node):
             return self._resolve_subquery(node)
         if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
-            self.context.report(
-                "TG-103", "parameters in SQL are not supported", node, "write the value."
-            )
+            self._report_parameter(node)
         function = find_user_function(node, self.context)
         if function is not None and isinstance(node, exp.Anonymous):
             return self._inline(node, function)
@@ -384,12 +391,14 @@ class Resolver:
         if isinstance(node, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
             function = find_user_function(node.this, self.context)
             if function is not None:
+                inner = "a window function", "sum(x) OVER (PARTITION BY k ORDER BY ts)"
+                if isinstance(node, exp.Filter):
+                    inner = "an aggregate", "sum(x) FILTER (WHERE …)"
                 self.context.report(
                     "TG-305",
                     f"{function.name} is a scalar function: it takes neither OVER nor FILTER",
                     node,
-                    "apply it to a window function: "
-                    f"{function.name}(sum(x) OVER (PARTITION BY k ORDER BY ts)).",
+                    f"apply it to {inner[0]}: {function.name}({inner[1]}).",
                 )
 
     def _check_null_comparison(self, node: exp.Expr) -> None:
@@ -408,13 +417,8 @@ class Resolver:
         node = order_by_arrival(node)
         if not orders_by_processing_time(node):
             return node
-        self.context.report(
-            "TG-305",
-            "ORDER BY PROCTIME() must be the only key of ORDER BY, ascending (descending only for "
-            "row_number), with a frame in ROWS",
-            node,
-            "write OVER (… ORDER BY PROCTIME() ROWS BETWEEN 9 PRECEDING AND CURRENT ROW).",
-        )
+        message, hint = arrival_order_problem(node)
+        self.context.report("TG-305", message, node, hint)
         node = node.copy()
         node.set("order", None)
         return node
@@ -462,7 +466,7 @@ class Resolver:
         if name in ex.SPARK_WINDOW_FUNCTIONS:
             self.context.report(
                 "TG-306",
-                f"Tidegate does not have the function {name.lower()} of Spark",
+                f"Spark's {name.lower()}() is not supported",
                 node,
                 f"use GROUP BY {_SPARK_WINDOWS[name]}",
             )
@@ -480,6 +484,21 @@ class Resolver:
                 node,
                 "use GROUP BY TUMBLE(PROCTIME(), INTERVAL '1' MINUTE), or current_timestamp().",
             )
+
+    def _report_parameter(self, node: exp.Expr) -> None:
+        location = self.context.location(node)
+        start = max(location.start - 2, 0)
+        variable = _VARIABLE.search(location.text, start, location.end + 2)
+        if variable is None:
+            hint = "write the value."
+            self.context.report("TG-103", "parameters in SQL are not supported", node, hint)
+            return
+        self.context.report(
+            "TG-103",
+            f"{variable[0]} has no value",
+            Span(variable.start(), variable.end()),
+            f"pass it on the command line: --var {variable[1]}=…",
+        )
 
     def _resolve_subquery(self, node: exp.Expr) -> exp.Expr:
         query = node if isinstance(node, exp.Query) else _query_in(node)
@@ -620,7 +639,8 @@ def select_items(
 def _reject_unsupported(tree: exp.Expr, context: Context) -> None:
     if isinstance(tree, exp.QueryTransform):
         message = "TRANSFORM … USING is not supported: it would run external programs"
-        context.report("TG-103", message, tree, "register a function on the SparkSession.")
+        hint = "declare a function: CREATE FUNCTION f(x STRING) RETURNS STRING LANGUAGE PYTHON AS "
+        context.report("TG-103", message, tree, hint + "'my_module:f';")
     if isinstance(tree, exp.Aliases):
         hint = "use LATERAL VIEW explode(…) t AS key, value."
         context.report("TG-103", "an expression can only have one alias", tree, hint)

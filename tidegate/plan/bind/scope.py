@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.errors import Location, SqlError, TidegateError
+from tidegate.errors import Location, SqlError, TidegateError, pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.nodes import Field, Role
 from tidegate.sql import expressions as ex
@@ -57,6 +57,20 @@ class Context:
         reported = {(other.code, other.message, other.location) for other in self.errors}
         if (error.code, error.message, error.location) not in reported:
             self.errors.append(error)
+
+
+def report_position(
+    context: Context, clause: str, at: exp.Expr, position: int, names: list[str]
+) -> None:
+    """Report a position in GROUP BY or ORDER BY that SELECT does not have.
+
+    `names` are the columns of SELECT; empty names are not suggested.
+    """
+    message = f"{clause} {position}: SELECT has {pluralize(len(names), 'column')}"
+    numbered = ((number, name) for number, name in enumerate(names, 1) if name)
+    number, name = next(numbered, (0, ""))
+    hint = f"write {clause} {number} or {clause} {name}." if name else "name the columns."
+    context.report("TG-301", message, at, hint)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tidegate.plan.bind.scope import (
     derived_field,
     fields_by_id,
     is_volatile,
+    report_position,
 )
 from tidegate.plan.bind.subqueries import (
     find_subqueries,
@@ -399,10 +400,12 @@ class SelectBinder:
         """Apply GROUP BY and return the other clauses as expressions over its output."""
         group = self.tree.args.get("group")
         keys = BoundKeys(node)
+        has_unknown_keys = False
         if group is not None:
             binder = KeyBinder(self.context, self.scope, self.tree.expressions, self._resolver)
             keys = binder.bind(group, node)
             node = keys.node
+            has_unknown_keys = binder.has_unknown_keys or bool(group.args.get("totals"))
         items = select_items(self.tree.expressions, self.scope, self._resolver)
         aliases = {item.name.lower(): item.expression for item in items}
         having = self._bind_clause("having", aliases)
@@ -416,7 +419,6 @@ class SelectBinder:
                     "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
                 )
             return node, items, None, qualify, order
-        has_unknown_keys = group is not None and bool(group.args.get("totals"))
         grouping = Grouping(
             self.context,
             node,
@@ -450,8 +452,8 @@ class SelectBinder:
             if isinstance(target, exp.Literal) and target.is_int:
                 position = int(target.name)
                 if not 1 <= position <= len(items):
-                    message = f"ORDER BY {position}: no such column"
-                    self.context.report("TG-301", message, key, f"there are {len(items)} columns.")
+                    names = [item.name for item in items]
+                    report_position(self.context, "ORDER BY", key, position, names)
                     continue
                 resolved = items[position - 1].expression.copy()
             elif is_name(target) and target.name.lower() in aliases:
@@ -622,7 +624,10 @@ def apply_limit(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
         if not _has_constant_count(part):
             word = "OFFSET" if part is offset else "LIMIT"
             message = f"{word} must be a whole number, not an expression"
-            context.report("TG-103", message, part, f"write a number: {word} 10")
+            hint = f"write a number: {word} 10"
+            if part.expression is not None and part.expression.name.upper() == "ALL":
+                message, hint = f"{word} ALL is not supported", f"remove {word} ALL."
+            context.report("TG-103", message, part, hint)
             return node
     return n.Limit(
         node.fields,

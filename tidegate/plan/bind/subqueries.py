@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from tidegate.errors import pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.joins import JoinClauses, build_join
 from tidegate.plan.bind.scope import (
@@ -56,15 +57,20 @@ def reject_subqueries(context: Context, tree: exp.Expr, position: str) -> None:
     for part in ex.walk_outside_subqueries(tree):
         if not isinstance(part, exp.Query):
             continue
+        span = own_span(part.unnest())
+        query = to_sql(part.unnest()) if span is None else context.text[span.start : span.end]
         hint = (
             "compute it in FROM, and use its column here: FROM (SELECT *, "
-            f"({to_sql(part.unnest())}) AS m FROM …)."
+            f"({query.removeprefix('(').removesuffix(')')}) AS m FROM …)"
         )
         if isinstance(part.parent, exp.In | exp.Exists):
             hint = (
                 "use a left join and check for a match: FROM … LEFT JOIN (SELECT DISTINCT k AS "
-                "match_k FROM …) ON k = match_k, then match_k IS NOT NULL."
+                "match_k FROM …) ON k = match_k, then match_k IS NOT NULL"
             )
+        needed = [] if context.ttl_us is not None else ["WITH (state_ttl = '1 day') before AS"]
+        needed += ["EMIT CHANGES at the end"] if context.emit is None else []
+        hint += f"; also add {' and '.join(needed)}." if needed else "."
         context.report("TG-103", f"a subquery is not allowed {position}", part, hint)
 
 
@@ -97,7 +103,8 @@ def join_predicate(
         if values != columns:
             context.report(
                 "TG-308",
-                f"{values} values IN a subquery of {columns} columns",
+                f"IN compares {pluralize(values, 'value')} with a subquery that returns "
+                f"{pluralize(columns, 'column')}",
                 predicate.query,
                 "select one column for each value on the left.",
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from tidegate.catalog import objects as cat
-from tidegate.errors import did_you_mean
+from tidegate.errors import did_you_mean, pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.joins import JoinClauses, build_join, parse_asof_options
 from tidegate.plan.bind.match import bind_match
@@ -21,8 +21,18 @@ from tidegate.plan.bind.windows import (
     resolve_time,
 )
 from tidegate.sql import expressions as ex
-from tidegate.sql.dialect import own_span
+from tidegate.sql.dialect import own_span, to_sql
 from tidegate.types import Span
+
+# Clauses after a table that are not supported, and what to write instead.
+_UNSUPPORTED_EXTRAS = {
+    "pivots": (
+        "PIVOT",
+        "filter an aggregate for each value: sum(price) FILTER (WHERE channel = 'a') AS a",
+    ),
+    "sample": ("TABLESAMPLE", "use the hash of a column: WHERE pmod(hash(id), 10) = 0"),
+    "ordinality": ("WITH ORDINALITY", "use LATERAL VIEW posexplode(…) t AS pos, x."),
+}
 
 
 def _report_lookup(context: Context, node: n.LookupScan) -> None:
@@ -96,6 +106,7 @@ class FromClause:
                 times,
                 step.nearest,
                 step.tolerance,
+                aliases=(left[0].alias or "…", step.relation.alias or "…"),
                 unused=unused,
             )
             node = build_join(context, parts)
@@ -177,10 +188,6 @@ class TableBinder:
         context = self.context
         method = (join.args.get("method") or "").upper()
         side, kind = (join.args.get("side") or "").upper(), (join.args.get("kind") or "").upper()
-        if method not in ("", "ASOF"):
-            context.report(
-                "TG-103", f"{method} joins are not supported", join, "write the columns with ON."
-            )
         if side in ("RIGHT", "FULL") and kind in ("SEMI", "ANTI"):
             message = f"a {side} {kind} join is not supported"
             context.report("TG-103", message, join, f"swap the tables: … {kind} JOIN …")
@@ -193,6 +200,8 @@ class TableBinder:
                 f"give one of them an alias: … AS {relation.alias}_2.",
             )
         before = clause.scope.fields
+        if method not in ("", "ASOF"):
+            self._reject_natural(join, method, before, relation)
         clause.scope.relations.append(relation)
         resolver = Resolver(context, clause.scope)
         conditions = [resolver.resolve(part) for part in ex.conjuncts(join.args.get("on"))]
@@ -221,6 +230,19 @@ class TableBinder:
         )
         if how in ("SEMI", "ANTI"):
             clause.scope.relations.pop()
+
+    def _reject_natural(
+        self, join: exp.Join, method: str, before: tuple[n.Field, ...], relation: Relation
+    ) -> None:
+        """Report NATURAL, but bind it as USING, so that the columns are not ambiguous as well."""
+        left = [item.name.lower() for item in before]
+        common = [item.name for item in relation.fields if left.count(item.name.lower()) == 1]
+        table = relation.alias or "…"
+        hint = f"name the columns: JOIN {table} USING ({', '.join(common)})."
+        if not common:
+            hint = f"name the columns: JOIN {table} ON … = …"
+        self.context.report("TG-103", f"{method} joins are not supported", join, hint)
+        join.set("using", [exp.to_identifier(name) for name in common])
 
     def _as_of(self, version: exp.Expr, join: exp.Join, scope: Scope) -> exp.Expr | None:
         """Return the time of FOR SYSTEM_TIME AS OF; reject other kinds of versions."""
@@ -312,6 +334,9 @@ class TableBinder:
             return bound, Relation(alias or node.name, fields)
         message = "this kind of table is not supported"
         hint = "for arrays and maps use LATERAL VIEW explode(…) t AS x."
+        if isinstance(node, exp.Unnest):
+            message = "UNNEST is not supported"
+            hint = f"use {_lateral_view(node)} after the table."
         if isinstance(node, exp.Lateral) and node.find(exp.Query) is not None:
             message = "a LATERAL subquery is not supported: it would run again for each row"
             hint = "join the table itself. For the first rows of each key: SELECT … FROM … QUALIFY "
@@ -320,15 +345,10 @@ class TableBinder:
         raise BrokenReference(alias)
 
     def _reject_extras(self, node: exp.Expr) -> None:
-        for key, clause in (
-            ("pivots", "PIVOT"),
-            ("sample", "TABLESAMPLE"),
-            ("ordinality", "WITH ORDINALITY"),
-        ):
+        for key, (clause, hint) in _UNSUPPORTED_EXTRAS.items():
             if node.args.get(key):
-                self.context.report(
-                    "TG-103", f"{clause} is not supported on streams", node, f"remove {clause}."
-                )
+                message = f"{clause} is not supported on streams"
+                self.context.report("TG-103", message, node, hint)
 
     def _query(self, tree: exp.Expr, ctes: Ctes) -> n.Node:
         return self.bind_query(tree, self.context, ctes, self.parent)
@@ -353,17 +373,15 @@ class TableBinder:
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
         """Reject VALUES, but keep its columns, so that references to them are not errors."""
-        self.context.report(
-            "TG-103",
-            "VALUES is not a stream: its rows have no order of arrival",
-            node,
-            "insert the rows into a source: CREATE SOURCE v (a INT) WITH (connector = 'memory'); "
-            "INSERT INTO v VALUES (1); or use a lookup table, if you want to join streams with "
-            "them.",
-        )
         names = [part.name for part in node.args["alias"].columns] if alias else []
         width = len(node.expressions[0].expressions or [node])
-        names = names or [f"col{index + 1}" for index in range(width)]
+        names += [f"col{index + 1}" for index in range(len(names), width)]
+        self.context.report(
+            "TG-103",
+            "FROM cannot read VALUES: its rows have no order of arrival",
+            node,
+            _values_hint(self.context, node, names, alias or "v"),
+        )
         fields = tuple(n.Field(self.context.new_id(name), name) for name in names)
         return n.NoRows(fields, span=own_span(node)), Relation(alias, fields)
 
@@ -381,9 +399,12 @@ class TableBinder:
         call.meta["table_function"] = True
         if len(call.expressions) < 3 or not isinstance(call.expressions[0], exp.Column):
             name = ex.call_name(call)
+            message = f"the first argument of {name} in FROM must be a table"
+            if call.find(exp.Kwarg, exp.PropertyEQ):
+                message = f"named arguments of {name} are not supported"
             context.report(
                 "TG-306",
-                f"the first argument of {name} in FROM must be a table",
+                message,
                 call,
                 f"FROM {name}(my_source, ts, INTERVAL '1' MINUTE) AS w",
             )
@@ -404,6 +425,32 @@ class TableBinder:
         return window, Relation(alias or target.name, named + window.fields[-3:])
 
 
+def _values_hint(context: Context, node: exp.Values, names: list[str], table: str) -> str:
+    """Suggest to insert the rows into a declared table, with the types of the first row."""
+    first = node.expressions[0]
+    cells = first.expressions or [first]
+    types = [
+        "STRING" if isinstance(cell, exp.Literal) and cell.is_string else "INT" for cell in cells
+    ]
+    columns = ", ".join(" ".join(pair) for pair in zip(names, types, strict=False))
+    # Secrets are masked in this text.
+    locations = [context.location(cell) for cell in cells]
+    row = ", ".join(item.text[item.start : item.end] for item in locations)
+    kind = "SOURCE" if isinstance(node.parent, exp.From) else "LOOKUP TABLE"
+    key = "" if kind == "SOURCE" else f", PRIMARY KEY ({names[0]})"
+    return (
+        f"CREATE {kind} {table} ({columns}{key}) WITH (connector = 'memory'); INSERT INTO {table} "
+        f"VALUES ({row}); then read {table}."
+    )
+
+
+def _lateral_view(node: exp.Unnest) -> str:
+    """Return the LATERAL VIEW that has the meaning of UNNEST."""
+    columns = [part.name for part in node.args["alias"].columns] if node.alias else []
+    alias = f"{node.alias or 't'} AS {', '.join(columns) or 'x'}"
+    return f"LATERAL VIEW explode({to_sql(node.expressions[0])}) {alias}"
+
+
 def _join_type(join: exp.Join) -> str:
     kind = (join.args.get("kind") or "").upper()
     if kind in ("SEMI", "ANTI"):
@@ -421,9 +468,14 @@ def _apply_column_aliases(
         return fields
     if len(names) != len(fields):
         columns = ", ".join(item.name for item in fields)
-        message = f"{len(names)} names for {len(fields)} columns"
-        context.report("TG-308", message, node, f"the columns: {columns}.")
-        return fields
+        count, width = pluralize(len(names), "name"), pluralize(len(fields), "column")
+        message = f"the column list ({', '.join(names)}) has {count}, but the table has {width}"
+        hint = f"name each column: AS {node.alias or 't'} ({columns})."
+        context.report("TG-308", message, node, hint)
+        if len(names) > len(fields):
+            raise BrokenReference(node.alias)
+        # References to the given names are not errors.
+        names += [item.name for item in fields[len(names) :]]
     return tuple(item.with_name(name) for item, name in zip(fields, names, strict=True))
 
 

@@ -22,7 +22,7 @@ from tidegate.plan.bind.scope import (
 from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpec
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
-from tidegate.types import format_duration, interval_sql
+from tidegate.types import MICROS, format_duration, interval_sql
 
 # A row is copied into each of its windows, so a wrong unit could exhaust the memory.
 MAX_WINDOWS_PER_ROW = 10_000
@@ -35,6 +35,13 @@ SIGNATURES = {
     "HOP": ("(ts, slide, size [, offset])", 2),
     "SESSION": ("(ts, gap)", 1),
     "CUMULATE": ("(ts, step, size [, offset])", 2),
+}
+
+_EXAMPLES = {
+    "TUMBLE": ("a size", "TUMBLE(ts, INTERVAL '1' MINUTE)"),
+    "HOP": ("a slide and a size", "HOP(ts, INTERVAL '10' SECOND, INTERVAL '1' MINUTE)"),
+    "SESSION": ("a gap", "SESSION(ts, INTERVAL '1' MINUTE)"),
+    "CUMULATE": ("a step and a size", "CUMULATE(ts, INTERVAL '1' HOUR, INTERVAL '1' DAY)"),
 }
 
 
@@ -50,19 +57,21 @@ def window_spec(
     name = ex.call_name(call)
     assert name in SIGNATURES, f"{name} is not a window function"
     signature, size_count = SIGNATURES[name]
+    needs, example = _EXAMPLES[name]
     max_arguments = size_count if name == "SESSION" else size_count + 1
     if not size_count <= len(arguments) <= max_arguments:
+        too_few = len(arguments) < size_count
         context.report(
             "TG-306",
-            f"{name} takes {name}{signature}",
+            f"{name} needs {needs}" if too_few else f"{name} has too many arguments",
             call,
-            f"write {name}{signature} with intervals.",
+            f"write {name}{signature}, for example {example}.",
         )
         return None
     try:
         sizes = [
             ex.require_interval(
-                _as_interval(node), context.text, context.file, f"the sizes of {name}"
+                _as_interval(node), context.text, context.file, f"the size of {name}"
             )
             for node in arguments
         ]
@@ -106,9 +115,10 @@ def _build_spec(
     if has_slide and size // slide > MAX_WINDOWS_PER_ROW:
         context.report(
             "TG-306",
-            f"every row would be in {size // slide} windows of this {kind.value}",
+            f"every row would be in {size // slide:,} windows (limit {MAX_WINDOWS_PER_ROW:,})",
             call,
-            f"at most {MAX_WINDOWS_PER_ROW} are allowed: make the first interval longer.",
+            f"use a longer {'slide' if kind is WindowKind.HOP else 'step'}: "
+            f"{kind.value}(…, {interval_sql(_example_slide(size))}, {interval_sql(size)}).",
         )
         return None
     if kind is WindowKind.CUMULATE and size % slide:
@@ -121,6 +131,14 @@ def _build_spec(
         )
         return None
     return WindowSpec(kind, size, slide, offset, processing_time)
+
+
+def _example_slide(size: int) -> int:
+    """Return a round slide that divides a size into few enough windows; otherwise the size."""
+    units = (1, 10, 60, 600, 3600)
+    slides = (unit * MICROS["second"] for unit in units)
+    fits = (s for s in slides if size % s == 0 and size // s <= MAX_WINDOWS_PER_ROW)
+    return next(fits, size)
 
 
 def is_processing_time(node: exp.Expr) -> bool:
@@ -172,11 +190,11 @@ def _check_panes(context: Context, call: exp.Expr, spec: WindowSpec) -> bool:
     size = interval_sql(spec.slide_us * max(1, round(spec.size_us / spec.slide_us)))
     context.report(
         "TG-306",
-        f"a HOP of {format_duration(spec.size_us)} every {format_duration(spec.slide_us)} consists "
-        f"of {panes:,} panes of {format_duration(width)}; at most {MAX_PANES_PER_WINDOW:,} are "
-        "allowed",
+        f"the slide of {format_duration(spec.slide_us)} does not divide the size of "
+        f"{format_duration(spec.size_us)}, so each window needs {panes:,} partial results (limit "
+        f"{MAX_PANES_PER_WINDOW:,})",
         call,
-        f"make the size a multiple of the slide: HOP(…, {slide}, {size}).",
+        f"use a slide that divides the size: HOP(…, {slide}, {size}).",
     )
     return False
 

@@ -96,6 +96,8 @@ class Join(Node):
     times: tuple[str | None, str | None] = field(default=(None, None), kw_only=True)
     # The SQL predicate that became this join, such as IN or NOT EXISTS; None for a JOIN clause.
     predicate: str | None = field(default=None, kw_only=True)
+    # The names of both sides in the query, for hints.
+    aliases: tuple[str, str] | None = field(default=None, kw_only=True)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
