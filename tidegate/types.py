@@ -75,7 +75,7 @@ def parse_duration(text: str) -> int:
     return round(total)
 
 
-def format_duration(micros: int) -> str:
+def format_duration_us(micros: int) -> str:
     """Format a duration as its shortest exact text: '90 s', '2 min'."""
     sign = "-" if micros < 0 else ""
     value = abs(micros)

@@ -24,7 +24,7 @@ from tidegate.errors import SECRET, CatalogError
 from tidegate.sql.parser import parse_script
 from tidegate.sql.secrets import mask_secrets
 from tidegate.sql.statements import CreateSource
-from tidegate.types import Span, format_duration, parse_duration
+from tidegate.types import Span, format_duration_us, parse_duration
 
 SPECS = (
     OptionSpec("path", OptionType.TEXT, "the directory", required=True),
@@ -252,7 +252,7 @@ def test_settings() -> None:
 )
 def test_durations(text: str, micros: int) -> None:
     assert parse_duration(text) == micros
-    assert parse_duration(format_duration(micros)) == micros
+    assert parse_duration(format_duration_us(micros)) == micros
 
 
 @pytest.mark.parametrize("text", ["", "s", "5", "5 fortnights", "-5 s", "5 s and more"])

@@ -53,8 +53,8 @@ STATUS = StreamStatus(
         OperatorStatus("window", bytes=10, open_windows=2),
         OperatorStatus("window", bytes=20),
     ),
-    lost=5,
-    behind=6,
+    lost_records=5,
+    pending_records=6,
     epoch_seconds=0.25,
 )
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.compiling import compile_with_sources
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import RestoreRequest
-from tidegate.checkpoint.manifest import Manifest, StreamCheckpoint
+from tidegate.checkpoint.manifest import Manifest, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
@@ -117,7 +117,7 @@ def test_drops_stream_from_running_and_stopped_pipelines(
 ) -> None:
     pipelines = {"main": FakePipeline()}
     supervisor = create_supervisor(tmp_path, **pipelines)
-    streams = {"s": StreamCheckpoint("1"), "t": StreamCheckpoint("2")}
+    streams = {"s": StreamState("1"), "t": StreamState("2")}
     for name in ("main", "own"):
         store = supervisor.directory.pipeline(name)
         Manifests(store).create(Manifest(0, 4, 16, 0, streams=streams))

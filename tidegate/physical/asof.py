@@ -10,7 +10,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.physical.aggregate import WEIGHT_SQL
 from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
 from tidegate.physical.expressions import text_of
-from tidegate.physical.join import canonical_pairs, common_types, operator_name
+from tidegate.physical.join import common_types, key_text, operator_name
 from tidegate.physical.join import sql as join_sql
 from tidegate.physical.operator_kind import BuildContext, BuiltOperator, OperatorKind, Rejection
 from tidegate.physical.stage_sql import PortColumns, PortSchema, carries_op, unix_micros_sql
@@ -18,7 +18,7 @@ from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quote_identifier
-from tidegate.types import format_duration
+from tidegate.types import format_duration_us
 
 if TYPE_CHECKING:
     from tidegate.operators.join.asof import AsofBounds, AsofJoin
@@ -126,7 +126,7 @@ def emits_only_at_end(node: n.Join, has_watermark: bool) -> bool:
 
 
 def describe(node: n.Join) -> str:
-    text = f"Join {node.how} {node.kind.value}{canonical_pairs(node)}"
+    text = f"Join {node.how} {node.kind.value}{key_text(node)}"
     if node.as_of is not None:
         text += f", as of {text_of(node.as_of)}"
     if node.match is not None:
@@ -145,7 +145,7 @@ def _distance(condition: n.AsofCondition, times: bool) -> str:
     behind = condition.upper if condition.direction != n.FORWARD else None
     ahead = condition.lower if condition.direction != n.BACKWARD else None
     words = [
-        f"{format_duration(int(limit)) if times else limit} {where}"
+        f"{format_duration_us(int(limit)) if times else limit} {where}"
         for limit, where in ((behind, "behind"), (ahead and -ahead, "ahead"))
         if limit is not None
     ]

@@ -33,7 +33,7 @@ from tidegate.plan.bind.scope import referenced_ids
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quote_identifier
-from tidegate.types import format_duration
+from tidegate.types import format_duration_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -210,10 +210,10 @@ def operator_name(node: n.Join) -> str:
 
 
 def describe(node: n.Join) -> str:
-    text = f"Join {node.how} {node.kind.value}{canonical_pairs(node)}"
+    text = f"Join {node.how} {node.kind.value}{key_text(node)}"
     if node.bounds is not None:
-        lower = format_duration(node.bounds.lower_us or 0)
-        upper = format_duration(node.bounds.upper_us or 0)
+        lower = format_duration_us(node.bounds.lower_us or 0)
+        upper = format_duration_us(node.bounds.upper_us or 0)
         text += f", {node.bounds.left_id} - {node.bounds.right_id} in [{lower}, {upper}]"
     if node.as_of is not None:
         text += f", as of {text_of(node.as_of)}"
@@ -222,7 +222,7 @@ def describe(node: n.Join) -> str:
     return text
 
 
-def canonical_pairs(node: n.Join) -> str:
+def key_text(node: n.Join) -> str:
     """Format the keys of a join for `explain`."""
     if not node.key_pairs:
         return ""

@@ -26,7 +26,7 @@ from tidegate.plan.bind.scope import fields_by_id, infer_type
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quote_identifier
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 if TYPE_CHECKING:
     from tidegate.operators.late_rows import LateRowFormat
@@ -342,7 +342,7 @@ def operator_name(node: n.Match) -> str:
 
 
 def describe(node: n.Match) -> str:
-    within = f" within {format_duration(node.within_us)}" if node.within_us is not None else ""
+    within = f" within {format_duration_us(node.within_us)}" if node.within_us is not None else ""
     by = ", ".join(part.name for part in node.key_fields)
     return (
         f"Match {pt.to_text(node.pattern)}{within}"

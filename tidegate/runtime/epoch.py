@@ -10,9 +10,9 @@ from typing import Any
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import (
     Manifest,
-    OperatorCheckpoint,
-    SinkCheckpoint,
-    StreamCheckpoint,
+    OperatorState,
+    SinkState,
+    StreamState,
 )
 from tidegate.connectors.base import InputRange, SourceConnector, Split
 from tidegate.runtime.planning import PipelineStream
@@ -238,12 +238,12 @@ class EpochReport:
         self.sizes[handle[0]] = report["size"]
         self.operator_reports.setdefault(key, []).append(report["report"])
 
-    def operator(self, key: str, previous: OperatorCheckpoint) -> OperatorCheckpoint:
+    def operator(self, key: str, previous: OperatorState) -> OperatorState:
         """Return the state of an operator after the epoch: the previous one if it did not run."""
         if key not in self.state_handles:
             return previous
         # Every key group steps in every epoch, so the handles are complete.
-        return OperatorCheckpoint(
+        return OperatorState(
             previous.stream,
             previous.name,
             previous.fingerprint,
@@ -305,12 +305,12 @@ def build_manifest(
 
 
 def _stream_state(
-    state: StreamCheckpoint,
+    state: StreamState,
     stream: PipelineStream,
     ranges: Mapping[str, InputRange],
     reaches_end: bool,
     epoch_report: EpochReport,
-) -> StreamCheckpoint:
+) -> StreamState:
     report = epoch_report.stream(stream.name)
     report.rows_in += sum(input_range.rows or 0 for input_range in ranges.values())
     event_times_us = {**state.event_times_us}
@@ -330,11 +330,11 @@ def _stream_state(
 
 def _sink_states(
     manifest: Manifest, sinks: Mapping[str, tuple[PipelineStream, Sink]], report: EpochReport
-) -> dict[str, SinkCheckpoint]:
+) -> dict[str, SinkState]:
     """Return the states of all sinks. Detached sinks keep theirs to publish it when they return."""
     states = dict(manifest.sinks)
     for name, (stream, sink) in sinks.items():
-        state = SinkCheckpoint(
+        state = SinkState(
             stream.key,
             sink.connector,
             manifest.epoch,

@@ -42,8 +42,9 @@ class Supervisor:
         self._spark = spark
         self._show = show
         self._pipelines: dict[str, Pipeline] = {}
+        # Sinks of subscribers, of `peek` and of consoles, by their names.
         self._implicit_sinks: dict[str, Sink] = {}
-        # The callbacks of `peek`, by the name of the implicit sink.
+        # The callbacks of `peek`, by the name of its sink.
         self._peek_callbacks: dict[str, ConsoleCallback] = {}
         self._stopped_pipelines: set[str] = set()
         # Status and timelines of the last run, for a stopped session.
@@ -254,8 +255,8 @@ class Supervisor:
     def drop_stream(self, catalog: Catalog, settings: Settings, stream: str) -> None:
         """Stop a dropped stream, and remove its subscribers and its state."""
         self._implicit_sinks = {
-            key: sink
-            for key, sink in self._implicit_sinks.items()
+            name: sink
+            for name, sink in self._implicit_sinks.items()
             if sink.stream.lower() != stream.lower()
         }
         from tidegate.checkpoint.manifests import forget_stream
@@ -346,7 +347,7 @@ class Supervisor:
                 return False
         options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())
         name = f"subscribers of {declared.name}"
-        self._implicit_sinks[key] = Sink(
+        self._implicit_sinks[name] = Sink(
             name, options, declared.statement, declared.script, "memory", declared.name, True
         )
         return True
@@ -394,7 +395,7 @@ class Supervisor:
             if stream.name.lower() not in consumed:
                 options = Options({"rows": 20}, {}, set())
                 name = f"console of {stream.name}"
-                self._implicit_sinks[f"console:{stream.name.lower()}"] = Sink(
+                self._implicit_sinks[name] = Sink(
                     name, options, stream.statement, stream.script, "console", stream.name, True
                 )
                 added.append(stream.name)

@@ -26,7 +26,7 @@ class PythonFunctions:
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def registered_with(self, spark: SparkSession, catalog: Catalog) -> SparkSession:
+    def register(self, spark: SparkSession, catalog: Catalog) -> SparkSession:
         """Register the functions of a catalog with a SparkSession and return it."""
         for function in catalog.of_type(Function):
             if function.python is not None and function.registered_name not in self.names:

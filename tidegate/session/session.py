@@ -205,7 +205,7 @@ class Session:
     def _apply(self, compiled: Compiled) -> list[Result]:
         """Apply a compiled script: all of it, or nothing if an error occurs."""
         catalog = assign_types(
-            lambda: self._functions.registered_with(self.spark, compiled.catalog), compiled
+            lambda: self._functions.register(self.spark, compiled.catalog), compiled
         )
         if self._supervisor.until_end is not None:
             self._supervisor.check_runnable(catalog, self._supervisor.until_end)
@@ -296,7 +296,7 @@ class Session:
             # The pipeline continues without the sink, or stops if it has no other sink.
             self._supervisor.apply_changes(self.catalog, self.settings)
 
-    def recall(self) -> SavedDeclarations:
+    def load_declarations(self) -> SavedDeclarations:
         """Return the SQL of the declarations that were last saved in this data directory.
 
         The interactive shell uses it to declare them again.
@@ -363,7 +363,7 @@ class Session:
             return Result.of_text(
                 f"0 rows inserted into {target.name}: this INSERT has already been executed"
             )
-        spark = self._functions.registered_with(self.spark, self.catalog)
+        spark = self._functions.register(self.spark, self.catalog)
         table = rows_of_insert(spark, target, statement, script)
         self._append(target, table, identity)
         reasons: list[str] = []

@@ -151,7 +151,7 @@ class FilesSink:
             markers = self._markers(files)
             marker = markers.get(self.prefix)
             self.last = marker.epoch if marker is not None else None
-            epochs = _epochs_epochs_by_prefix(files)
+            epochs = _epochs_by_prefix(files)
             self._reject_unknown_epochs(committed, epochs.get(self.prefix, set()))
             if marker is None:
                 self._reject_second_pipeline(committed, markers)
@@ -368,7 +368,7 @@ class FilesSink:
         self.last = epoch
 
 
-def _epochs_epochs_by_prefix(files: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
+def _epochs_by_prefix(files: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
     """Return the epochs in the names of files, by the prefix of the names."""
     epochs_by_prefix: dict[str, set[EpochId]] = {}
     for item in files:

@@ -22,7 +22,7 @@ from tidegate.plan.bind.scope import (
 from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpec
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
-from tidegate.types import format_duration, interval_sql
+from tidegate.types import format_duration_us, interval_sql
 
 # A row is copied into each of its windows, so a wrong unit could exhaust the memory.
 MAX_WINDOWS_PER_ROW = 10_000
@@ -116,8 +116,8 @@ def _build_spec(
             "TG-306",
             "the size of CUMULATE must be a multiple of its step",
             call,
-            f"for example a step of {format_duration(slide)} and a size of "
-            f"{format_duration(size // slide * slide)}.",
+            f"for example a step of {format_duration_us(slide)} and a size of "
+            f"{format_duration_us(size // slide * slide)}.",
         )
         return None
     return WindowSpec(kind, size, slide, offset, processing_time)
@@ -172,9 +172,9 @@ def _check_panes(context: Context, call: exp.Expr, spec: WindowSpec) -> bool:
     size = interval_sql(spec.slide_us * max(1, round(spec.size_us / spec.slide_us)))
     context.report(
         "TG-306",
-        f"a HOP of {format_duration(spec.size_us)} every {format_duration(spec.slide_us)} consists "
-        f"of {panes:,} panes of {format_duration(width)}; at most {MAX_PANES_PER_WINDOW:,} are "
-        "allowed",
+        f"a HOP of {format_duration_us(spec.size_us)} every {format_duration_us(spec.slide_us)} "
+        f"consists of {panes:,} panes of {format_duration_us(width)}; at most "
+        f"{MAX_PANES_PER_WINDOW:,} are allowed",
         call,
         f"make the size a multiple of the slide: HOP(…, {slide}, {size}).",
     )

@@ -21,7 +21,7 @@ from tidegate.plan.nodes.base import (
 )
 from tidegate.sql.statements import EmitClause as EmitClause
 from tidegate.sql.statements import EmitMode
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,7 @@ class Aggregate(Unary):
         if not self.by_processing_time and not below.has_watermark:
             return f"{text}, until the input ends"
         text += f", until the {'clock' if self.by_processing_time else 'watermark'} passes its end"
-        return text + (f" + {format_duration(self.lateness_us)}" if self.lateness_us else "")
+        return text + (f" + {format_duration_us(self.lateness_us)}" if self.lateness_us else "")
 
     @property
     def drops_late_rows(self) -> bool:

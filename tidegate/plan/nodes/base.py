@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tidegate.types import ChangelogKind, Span, format_duration
+from tidegate.types import ChangelogKind, Span, format_duration_us
 
 
 class Role(Enum):
@@ -51,11 +51,11 @@ class WindowSpec:
         assert self.size_us > 0 and self.slide_us > 0, "windows have a length"
 
     def __str__(self) -> str:
-        sizes = [format_duration(self.size_us)]
+        sizes = [format_duration_us(self.size_us)]
         if self.kind in (WindowKind.HOP, WindowKind.CUMULATE):
-            sizes.insert(0, format_duration(self.slide_us))
+            sizes.insert(0, format_duration_us(self.slide_us))
         if self.offset_us:
-            sizes.append(f"offset {format_duration(self.offset_us)}")
+            sizes.append(f"offset {format_duration_us(self.offset_us)}")
         clock = ", processing time" if self.processing_time else ""
         return f"{self.kind.value}({', '.join(sizes)}{clock})"
 
@@ -285,4 +285,4 @@ def describe_retained_rows(node: Node, ttl_us: int | None) -> str:
 
 def ttl_suffix(ttl_us: int | None) -> str:
     """Return the time to live as the end of a description, or an empty string."""
-    return "" if ttl_us is None else f" for {format_duration(ttl_us)} (state_ttl)"
+    return "" if ttl_us is None else f" for {format_duration_us(ttl_us)} (state_ttl)"

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, cached_property, ttl_suffix
 from tidegate.plan.nodes.relational import LookupScan, Project
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 BACKWARD, FORWARD, NEAREST = "backward", "forward", "nearest"
 
@@ -189,8 +189,8 @@ class Join(Node):
         if self.kind is JoinKind.INTERVAL and self.bounds is not None:
             left_us, right_us = self._retention_us(self.bounds)
             return (
-                f"left rows for {format_duration(left_us)}, right rows for "
-                f"{format_duration(right_us)} of event time"
+                f"left rows for {format_duration_us(left_us)}, right rows for "
+                f"{format_duration_us(right_us)} of event time"
             )
         if self.kind is JoinKind.LOOKUP:
             return None

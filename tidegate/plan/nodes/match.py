@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tidegate.plan.nodes.base import APPEND, Field, Key, Node, Unary, cached_property, ttl_suffix
 from tidegate.sql import match_recognize as pt
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Match(Unary):
     def state_bound(self) -> str | None:
         parts = []
         if self.within_us is not None:
-            parts.append(f"rows of open matches for {format_duration(self.within_us)} (WITHIN)")
+            parts.append(f"rows of open matches for {format_duration_us(self.within_us)} (WITHIN)")
         elif self.max_rows is not None:
             parts.append(f"the last {_rows(self.max_rows)} per partition" + ttl_suffix(self.ttl_us))
         elif self.ttl_us is not None:

@@ -19,7 +19,7 @@ from tidegate.plan.nodes.base import (
     ttl_suffix,
 )
 from tidegate.sql import expressions as ex
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 # Functions that depend on the number of rows of a partition.
 WHOLE_PARTITION_FUNCTIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
@@ -258,7 +258,7 @@ class Over(Unary):
     def _awaited_text(self) -> str:
         rows, time_us = self.rows_ahead, self.time_ahead_us
         parts = [f"the next {_rows(rows)}"] if rows else []
-        parts += [f"{format_duration(time_us)} behind them"] if time_us else []
+        parts += [f"{format_duration_us(time_us)} behind them"] if time_us else []
         return " and ".join(["them", *parts])
 
     @property
@@ -267,7 +267,7 @@ class Over(Unary):
         rows = max(function.rows_back for function in self.window_functions)
         time_us = max(function.time_back_us for function in self.window_functions)
         parts = [f"the last {_rows(rows)}"] if rows else []
-        parts += [f"rows of the last {format_duration(time_us)}"] if time_us else []
+        parts += [f"rows of the last {format_duration_us(time_us)}"] if time_us else []
         parts += (
             ["one state"] if any(function.is_running for function in self.window_functions) else []
         )
