@@ -228,7 +228,7 @@ def test_option_has_description_and_valid_default(spec: OptionSpec) -> None:
 
 
 def test_settings() -> None:
-    settings = Settings.of({"validator": "WARN", "trigger_interval": "5 s"})
+    settings = Settings.from_config({"validator": "WARN", "trigger_interval": "5 s"})
     assert (settings["validator"], settings["trigger_interval"]) == ("warn", 5_000_000)
     with pytest.raises(CatalogError, match="TG-212"):
         settings.set("nope", "1")

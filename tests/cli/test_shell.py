@@ -69,7 +69,7 @@ class FakeSession:
         if compiled.errors:
             raise ScriptError(compiled.errors)
         self.catalog = compiled.catalog
-        return [StatementResult.of_text(f"did {s.text}") for s in compiled.statements]
+        return [StatementResult.from_text(f"did {s.text}") for s in compiled.statements]
 
     def load_declarations(self) -> SavedDeclarations:
         return self.saved

@@ -18,7 +18,7 @@ SECOND = 1_000_000
 
 
 def parse(*reports: dict[str, Any]) -> EpochReport:
-    return EpochReport.parse(json.dumps(report).encode() for report in reports)
+    return EpochReport.from_reports(json.dumps(report).encode() for report in reports)
 
 
 def manifest(

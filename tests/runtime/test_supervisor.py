@@ -75,7 +75,7 @@ def test_status_is_starting_during_restore(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(supervisor, "checkpoints", record_status)
     monkeypatch.setattr(supervisor, "start", lambda *_: recorded.append(supervisor.status()))
-    supervisor.restore(cast(Any, None), Settings.of(None), RestoreRequest(1))
+    supervisor.restore(cast(Any, None), Settings.from_config(None), RestoreRequest(1))
     states = [(status.state, status.rows_in) for statuses in recorded for status in statuses]
     assert states == [(State.RUNNING, 5), (State.STARTING, 5), (State.STARTING, 5)]
     assert [status.state for status in supervisor.status()] == [State.STOPPED]

@@ -179,7 +179,7 @@ class PipelineHarness:
         return memory.open_inserts(str(self.folder / "rows"))
 
     def pipeline(self, **config: Any) -> PythonPipeline:
-        settings = Settings.of(config)
+        settings = Settings.from_config(config)
         source = self.catalog.get("s")
         assert isinstance(source, Source)
         data = str(self.folder / "rows")

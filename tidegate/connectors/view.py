@@ -55,7 +55,7 @@ class ViewSchema:
         return {**asdict(self), "kind": self.kind.value}
 
     @classmethod
-    def of_json(cls, stored: dict[str, Any]) -> ViewSchema:
+    def from_json(cls, stored: dict[str, Any]) -> ViewSchema:
         columns = tuple((str(name), str(kind)) for name, kind in stored["columns"])
         return cls(ChangelogKind(stored["kind"]), tuple(stored["key"]), columns)
 
@@ -176,7 +176,7 @@ def store_schema(store: Store, schema: ViewSchema) -> None:
 def load_schema(store: Store) -> ViewSchema | None:
     """Read the schema, or return None if no pipeline has written one."""
     try:
-        return ViewSchema.of_json(json.loads(store.get(_SCHEMA_FILE)))
+        return ViewSchema.from_json(json.loads(store.get(_SCHEMA_FILE)))
     except NotFound:
         return None
 

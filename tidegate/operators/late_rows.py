@@ -17,7 +17,7 @@ from tidegate.operators.operator import KeyGroupState, Operator, Tables, TimePro
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 # The columns that a late stream has after those of the row.
-REASON = (
+LATE_REASON_FIELDS = (
     ("late_operator", pa.string()),
     ("late_window_start", TIMESTAMP),
     ("late_window_end", TIMESTAMP),
@@ -56,7 +56,7 @@ class LateRowFormat:
         """The schema of the late rows that the operator emits."""
         kinds = self.original if self.stream is None else self.stream
         columns = [pa.field(f"l{index}", kind) for index, kind in enumerate(kinds)]
-        return pa.schema([*columns, *(pa.field(*pair) for pair in REASON)])
+        return pa.schema([*columns, *(pa.field(*pair) for pair in LATE_REASON_FIELDS)])
 
     def select(self, rows: pa.Table) -> pa.Table:
         """Return rows in the input schema."""

@@ -112,7 +112,7 @@ def load_stored_tables(directory: DataDirectory) -> dict[str, StoredTable]:
     except NotFound:
         return {}
     return {
-        item.pop("table"): StoredTable(**{**item, "schema": ViewSchema.of_json(item["schema"])})
+        item.pop("table"): StoredTable(**{**item, "schema": ViewSchema.from_json(item["schema"])})
         for item in content
     }
 

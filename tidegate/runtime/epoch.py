@@ -195,7 +195,7 @@ class EpochReport:
     pre_aggregated: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, reports: Iterable[bytes]) -> EpochReport:
+    def from_reports(cls, reports: Iterable[bytes]) -> EpochReport:
         """Combine the serialized reports of all tasks."""
         epoch_report = cls()
         for report in reports:

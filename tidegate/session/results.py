@@ -26,7 +26,7 @@ class Result:
     text: str | None = None
 
     @classmethod
-    def of_text(cls, text: str) -> Result:
+    def from_text(cls, text: str) -> Result:
         return cls("", text=text)
 
     def to_pylist(self) -> list[dict[str, Any]]:

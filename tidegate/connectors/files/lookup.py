@@ -106,7 +106,7 @@ class FileRows:
         return reader.parquet(*paths).selectExpr(*names, *ROW_ARRIVAL)
 
     def _text(self, spark: SparkSession, items: list[StoredFile]) -> DataFrame:
-        from tidegate.connectors.formats.spark_text import TextFiles
+        from tidegate.connectors.formats.spark_text import SparkTextDecoder
 
         is_csv = self.options["format"] == "csv"
         reader = TextReader(
@@ -120,7 +120,7 @@ class FileRows:
         lines = spark.createDataFrame(pa.Table.from_batches(batches, schema=reader.schema))
         raw = lines.selectExpr("*", f"CAST(NULL AS BINARY) AS {CONTROL}", f"0L AS {NOW}")
         columns = tuple((c.name, str(c.type)) for c in self.table.columns)
-        return TextFiles(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
+        return SparkTextDecoder(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
 
     def _require_well_formed(self, rows: pa.Table) -> None:
         if MALFORMED_RECORD not in rows.column_names:

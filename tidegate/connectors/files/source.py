@@ -328,7 +328,7 @@ class FilesSource:
         plain = self._plain_lines(request)
         if plain is not None:
             return builder.read_frame(plain)
-        from tidegate.connectors.formats.spark_text import TextFiles
+        from tidegate.connectors.formats.spark_text import SparkTextDecoder
 
         reader = self._text_reader()
         declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
@@ -336,7 +336,7 @@ class FilesSource:
         position_columns = (
             (ARRIVAL_FILE, ARRIVAL_ROW) if request.with_arrival or self._metadata else ()
         )
-        frame = TextFiles(
+        frame = SparkTextDecoder(
             self.options, tuple(declared), position_columns, request.with_location
         ).read(builder.read_frame(reader))
         frame = self._with_metadata(frame)

@@ -44,8 +44,8 @@ _AFTER = f',"{_END}":1}}'
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """Builds the expressions that decode the records of a text source."""
+class SparkTextDecoder:
+    """Decodes the records of a text source with expressions of Spark."""
 
     # The options of the source, as in `files`.
     options: Mapping[str, Any]

@@ -36,7 +36,7 @@ class ConnectionParameters:
     timeout_s: int
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> ConnectionParameters:
+    def from_options(cls, options: Mapping[str, Any]) -> ConnectionParameters:
         return cls(
             options["host"],
             options["port"],

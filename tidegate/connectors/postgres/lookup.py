@@ -149,7 +149,7 @@ class PostgresLookup:
     def __init__(self, context: LookupContext) -> None:
         self.table = context.table
         self.options = context.table.options
-        self.parameters = ConnectionParameters.of(self.options)
+        self.parameters = ConnectionParameters.from_options(self.options)
         kinds = [(column.name, str(column.type)) for column in self.table.columns]
         label = f"the lookup table {self.table.name}"
         with translate_errors(label), self.parameters.connect(label) as connection:

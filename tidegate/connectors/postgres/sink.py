@@ -94,7 +94,7 @@ def _merge(target: TargetTable, rows: StreamSchema, tables: Sequence[str]) -> An
     action = sql.SQL("UPDATE SET {}").format(changes) if others else sql.SQL("NOTHING")
     statement = sql.SQL(
         "WITH {net} AS ({rows}), "
-        "gone AS (DELETE FROM {table} AS o USING (SELECT DISTINCT {keys} FROM {net} AS m "
+        "deleted AS (DELETE FROM {table} AS o USING (SELECT DISTINCT {keys} FROM {net} AS m "
         "WHERE _tg_sign < 0 AND NOT EXISTS "
         "(SELECT FROM {net} AS p WHERE p._tg_sign > 0 AND {same_net})) AS g WHERE {same_own}) "
         "INSERT INTO {table} ({columns}) SELECT {columns} FROM {net} WHERE _tg_sign > 0 "
@@ -175,7 +175,7 @@ class PostgresSink:
         self.options = context.sink.options
         self.name = context.sink.name
         self.stream = context.stream_id
-        self.parameters = ConnectionParameters.of(self.options)
+        self.parameters = ConnectionParameters.from_options(self.options)
         # PostgreSQL truncates names after 63 bytes, and the name of a sink may be longer.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]
         self.prefix = f"_tidegate_{self.stream[:8]}_{short}_"

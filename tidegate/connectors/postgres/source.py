@@ -50,7 +50,7 @@ class PostgresSource:
     def __init__(self, context: SourceContext) -> None:
         self.source = context.source
         self.options = context.source.options
-        self.parameters = ConnectionParameters.of(self.options)
+        self.parameters = ConnectionParameters.from_options(self.options)
         self.label = f"the source {self.source.name}"
         self.increasing: str | None = None
         # The connection that holds the snapshot of an epoch, and a bound that cannot be used yet:

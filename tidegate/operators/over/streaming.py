@@ -466,7 +466,7 @@ class OverOperator:
 
     @cached_property
     def reach(self) -> FrameReach:
-        return FrameReach.of(self.spec)
+        return FrameReach.from_spec(self.spec)
 
     @cached_property
     def history(self) -> PartitionHistory:

@@ -91,7 +91,7 @@ class JoinSides:
     right: frozenset[str]
 
     @classmethod
-    def of(cls, left: Sequence[Field], right: Sequence[Field]) -> JoinSides:
+    def from_fields(cls, left: Sequence[Field], right: Sequence[Field]) -> JoinSides:
         return cls(frozenset(i.id for i in left), frozenset(i.id for i in right))
 
     def is_left(self, tree: exp.Expr) -> bool:
@@ -524,7 +524,7 @@ def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr
 def _find_match(parts: JoinClauses, pieces: list[exp.Expr]) -> AsofMatch:
     """Return the condition that selects the right row, and the other parts of ON."""
     if parts.asof:
-        sides = JoinSides.of(parts.left.fields, parts.right.fields)
+        sides = JoinSides.from_fields(parts.left.fields, parts.right.fields)
         return find_asof_condition(sides, parts.match, pieces, parts.nearest, parts.tolerance)
     times = [item for item in parts.right.fields if item.role is Role.TIME]
     if not isinstance(parts.as_of, exp.Column) or not times:
