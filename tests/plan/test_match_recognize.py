@@ -15,9 +15,9 @@ from tidegate.catalog.objects import Stream
 from tidegate.errors import RunError
 from tidegate.physical.match_conditions import kind_named, scalar_of
 from tidegate.physical.operator_kind import Unrunnable
-from tidegate.physical.rejections import unrunnable
+from tidegate.physical.rejections import find_rejections
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import Context, copy_with_new_ids, referenced_ids
+from tidegate.plan.bind.scope import BindingContext, copy_with_new_ids, referenced_ids
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import DIALECT
 from tidegate.types import Span
@@ -121,7 +121,7 @@ def test_matches_have_an_event_time_if_their_delay_is_bounded() -> None:
 def test_copy_has_new_column_ids() -> None:
     """Outer joins with residual conditions read a side twice."""
     node = matches(QUERY)
-    context = Context(compile_text("").catalog, "", None, Span(0, 0))
+    context = BindingContext(compile_text("").catalog, "", None, Span(0, 0))
     context.ids = {item.id.lower(): 1 for part in n.walk(node) for item in part.fields}
     copied, names = copy_with_new_ids(context, node)
     assert isinstance(copied, n.Match)
@@ -211,4 +211,6 @@ def test_examples_of_the_language_page_are_accepted() -> None:
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     streams = list(compiled.catalog.of_type(Stream))
     assert len(streams) == 2
-    assert [error.render() for stream in streams for error in unrunnable(stream, stream.plan)] == []
+    assert [
+        error.render() for stream in streams for error in find_rejections(stream, stream.plan)
+    ] == []

@@ -231,7 +231,7 @@ class Session:
         return self._require_no_errors(compiler.compile(sql, file))
 
     def _require_no_errors(self, compiled: Compiled) -> Compiled:
-        errors = (*compiled.errors, *compiled.unrunnable)
+        errors = (*compiled.errors, *compiled.rejections)
         if errors:
             raise ScriptError(errors)
         return compiled

@@ -92,8 +92,8 @@ def _declare_compiled(sql: _CaseSql, compiled: Compiled) -> DeclaredCase:
     kind = ChangelogKind.APPEND
     key: tuple[str, ...] = ()
     if isinstance(stream, Stream):
-        if compiled.unrunnable:
-            raise ScriptError(compiled.unrunnable)
+        if compiled.rejections:
+            raise ScriptError(compiled.rejections)
         kind, key = _changelog_and_key(stream)
     elif not isinstance(stream, SideStream):
         streams = [item.name for item in catalog.of_kind(st.ObjectKind.STREAM)]

@@ -11,7 +11,7 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import UNKNOWN_FUNCTION, Resolver, select_items
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     Relation,
     Scope,
     column,
@@ -120,7 +120,7 @@ def count_grouping_sets(group: exp.Group) -> int:
 
 
 def expand_rows(
-    context: Context, node: n.Node, order: list[exp.Expr], sets: list[set[int]]
+    context: BindingContext, node: n.Node, order: list[exp.Expr], sets: list[set[int]]
 ) -> ExpandedRows:
     """Repeat every row for each set; `sets` contain indexes of the grouping expressions."""
     fields = fields_by_id(node.fields)
@@ -172,14 +172,14 @@ def grouping_id_expression(bits: list[exp.Expr]) -> exp.Expr:
     return number
 
 
-def _key_copy(context: Context, tree: exp.Expr, fields: dict[str, n.Field]) -> n.Field:
+def _key_copy(context: BindingContext, tree: exp.Expr, fields: dict[str, n.Field]) -> n.Field:
     bare = tree.unnest()
     source = fields.get(bare.name) if isinstance(bare, exp.Column) else None
     item = derived_field(context, source.name if source is not None else "key", tree, fields)
     return replace(item, role=n.Role.PLAIN, window=None, nullable=True)
 
 
-def _set_field(context: Context, name: str, kind: str) -> n.Field:
+def _set_field(context: BindingContext, name: str, kind: str) -> n.Field:
     return n.Field(context.new_id(name), name, kind, nullable=False)
 
 
@@ -202,7 +202,7 @@ class Grouping:
     `original_trees` are the keys as they occur in expressions of the query, in the order of `keys`.
     """
 
-    context: Context
+    context: BindingContext
     input: n.Node
     keys: tuple[n.Field, ...]
     key_expressions: tuple[exp.Expr, ...]
@@ -381,7 +381,7 @@ class BoundKeys:
 class KeyBinder:
     """Binds the GROUP BY clause of one SELECT."""
 
-    context: Context
+    context: BindingContext
     scope: Scope
     select: list[exp.Expr]
     resolver: Callable[..., Resolver]

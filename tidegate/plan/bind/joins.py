@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     column,
     copy_with_new_ids,
     fields_by_id,
@@ -250,7 +250,7 @@ def _constant(tree: exp.Expr) -> Number | None:
         return None
 
 
-def parse_asof_options(context: Context, join: exp.Join) -> tuple[bool, exp.Expr | None]:
+def parse_asof_options(context: BindingContext, join: exp.Join) -> tuple[bool, exp.Expr | None]:
     """Return NEAREST and TOLERANCE of a join; report clauses that are not allowed."""
     asof = (join.args.get("method") or "").upper() == "ASOF"
     match, tolerance = join.args.get("match_condition"), join.meta.get("tolerance")
@@ -287,7 +287,7 @@ BuildJoin = Callable[[n.Node, n.Node, str, list[exp.Expr]], n.Node]
 class ConditionalJoin:
     """A join by `base`, of whose pairs only those count for which `residual` holds."""
 
-    context: Context
+    context: BindingContext
     join: n.Join
     base: list[exp.Expr]
     residual: list[exp.Expr]
@@ -431,7 +431,7 @@ class JoinClauses:
     unused: frozenset[str] = frozenset()
 
 
-def build_join(context: Context, parts: JoinClauses) -> Node:
+def build_join(context: BindingContext, parts: JoinClauses) -> Node:
     """Determine the kind of a join; rewrite conditions that no operator can evaluate."""
     join, residual = _classify(context, parts)
     mixed = [piece for piece in residual if _uses_both_sides(piece, join)]
@@ -476,7 +476,7 @@ def _has_bounded_state(join: Join) -> bool:
     return join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
 
-def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr]]:
+def _classify(context: BindingContext, parts: JoinClauses) -> tuple[Join, list[exp.Expr]]:
     """Return the join, and the parts of its condition that are neither keys nor time bounds."""
     pieces = ex.conjuncts(parts.condition)
     asof_match = _find_match(parts, pieces)
@@ -660,7 +660,7 @@ def _limits(*limits: int | None) -> list[int]:
 
 
 def _join_kind(
-    context: Context, parts: JoinClauses, pairs: list[KeyPair], bounds: TimeBounds | None
+    context: BindingContext, parts: JoinClauses, pairs: list[KeyPair], bounds: TimeBounds | None
 ) -> JoinKind:
     if parts.asof:
         return JoinKind.ASOF

@@ -19,7 +19,7 @@ from tidegate.types import Span
 
 
 @dataclass
-class Context:
+class BindingContext:
     """The inputs of binding one statement, and the errors that it has reported."""
 
     catalog: Catalog
@@ -163,7 +163,7 @@ def infer_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
 
 
 def derived_field(
-    context: Context, name: str, node: exp.Expr, fields: Mapping[str, Field]
+    context: BindingContext, name: str, node: exp.Expr, fields: Mapping[str, Field]
 ) -> Field:
     """Return the field of a computed expression; a column keeps its role and type."""
     bare = node.unnest()
@@ -221,7 +221,7 @@ _RENAMED_TYPES = (
 IdMapping = Mapping[str, str]
 
 
-def copy_with_new_ids(context: Context, node: n.Node) -> tuple[n.Node, IdMapping]:
+def copy_with_new_ids(context: BindingContext, node: n.Node) -> tuple[n.Node, IdMapping]:
     """Return a copy of a plan with new column ids, and the new id for each old one."""
     names = {item.id: item.name for part in n.walk(node) for item in part.fields}
     ids = {old: context.new_id(name) for old, name in names.items()}

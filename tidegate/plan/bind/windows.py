@@ -11,7 +11,7 @@ from tidegate.errors import SqlError
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     Relation,
     column,
     derived_field,
@@ -44,7 +44,7 @@ def is_window_call(node: exp.Expr) -> bool:
 
 
 def window_spec(
-    context: Context, call: exp.Expr, arguments: list[exp.Expr], processing_time: bool
+    context: BindingContext, call: exp.Expr, arguments: list[exp.Expr], processing_time: bool
 ) -> WindowSpec | None:
     """Return the sizes of a window function, or None after reporting an error."""
     name = ex.call_name(call)
@@ -82,7 +82,11 @@ def _as_interval(node: exp.Expr) -> exp.Expr:
 
 
 def _build_spec(
-    context: Context, call: exp.Expr, kind: WindowKind, sizes: list[int], processing_time: bool
+    context: BindingContext,
+    call: exp.Expr,
+    kind: WindowKind,
+    sizes: list[int],
+    processing_time: bool,
 ) -> WindowSpec | None:
     has_slide = kind in (WindowKind.HOP, WindowKind.CUMULATE)
     slide, size = (sizes[0], sizes[1]) if has_slide else (sizes[0], sizes[0])
@@ -133,7 +137,7 @@ def resolve_time(node: exp.Expr, resolver: Resolver) -> exp.Expr:
 
 
 def assign_windows(
-    context: Context, node: Node, call: exp.Expr, time: exp.Expr, grouped: bool = False
+    context: BindingContext, node: Node, call: exp.Expr, time: exp.Expr, grouped: bool = False
 ) -> Window | None:
     """Return a Window node over `node`; `time` is already resolved. None after an error."""
     spec = window_spec(context, call, _size_arguments(call), is_processing_time(time))
@@ -162,7 +166,7 @@ def assign_windows(
     )
 
 
-def _check_panes(context: Context, call: exp.Expr, spec: WindowSpec) -> bool:
+def _check_panes(context: BindingContext, call: exp.Expr, spec: WindowSpec) -> bool:
     """Return whether an overlapping window has few enough panes; report it otherwise."""
     width = math.gcd(spec.size_us, spec.slide_us)
     panes = spec.size_us // width
@@ -187,7 +191,7 @@ def _size_arguments(call: exp.Expr) -> list[exp.Expr]:
     return list(call.expressions[2 if is_table_function else 1 :])
 
 
-def window_fields(context: Context, spec: WindowSpec) -> tuple[Field, Field, Field]:
+def window_fields(context: BindingContext, spec: WindowSpec) -> tuple[Field, Field, Field]:
     """Return window_start, window_end (exclusive) and window_time (the last instant inside)."""
     names = ("window_start", "window_end", "window_time")
     roles = (Role.WINDOW_START, Role.WINDOW_END, Role.TIME)
@@ -202,7 +206,7 @@ def window_fields(context: Context, spec: WindowSpec) -> tuple[Field, Field, Fie
 
 
 def bind_session_table(
-    context: Context, node: n.Node, relation: Relation, call: exp.Expr, resolver: Resolver
+    context: BindingContext, node: n.Node, relation: Relation, call: exp.Expr, resolver: Resolver
 ) -> tuple[n.Node, Relation]:
     """Bind SESSION(bids PARTITION BY k, ts, gap): emit rows when their session closes."""
     table, *keys, time, gap = call.expressions
@@ -218,7 +222,7 @@ def bind_session_table(
 
 
 def _plan_sessions(
-    context: Context, node: n.Node, call: exp.Expr, time: exp.Expr, keys: list[exp.Expr]
+    context: BindingContext, node: n.Node, call: exp.Expr, time: exp.Expr, keys: list[exp.Expr]
 ) -> n.Node | None:
     """Return the rows of a node with their session, emitted when it closes; None after an error."""
     window = assign_windows(context, node, call, time, grouped=True)
