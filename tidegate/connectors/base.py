@@ -314,7 +314,7 @@ class CommittedState:
 
     @property
     def rolled_back_ranges(self) -> list[tuple[int, int]]:
-        """Where the pipeline was restored: the last epoch before and the first one after."""
+        """The last epoch before and the first one after those that each RESTORE rolled back."""
         pairs = zip(self.lineage, self.lineage[1:], strict=False)
         return [(before.last, after.first) for before, after in pairs]
 

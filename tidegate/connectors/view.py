@@ -56,7 +56,7 @@ class ViewSchema:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> ViewSchema:
-        columns = tuple((str(name), str(kind)) for name, kind in stored["columns"])
+        columns = tuple((str(name), str(sql_type)) for name, sql_type in stored["columns"])
         return cls(ChangelogKind(stored["kind"]), tuple(stored["key"]), columns)
 
     def definition_hash(self, query: str) -> str:
@@ -70,7 +70,7 @@ class ViewSchema:
 
         from tidegate.physical.typed import arrow_type
 
-        fields = [pa.field(name, arrow_type(kind)) for name, kind in self.columns]
+        fields = [pa.field(name, arrow_type(sql_type)) for name, sql_type in self.columns]
         return pa.schema(fields).empty_table()
 
 

@@ -92,7 +92,7 @@ class StreamStatus:
 
     @property
     def live_lag_seconds(self) -> float | None:
-        """Like `watermark_lag_seconds`, but None if it is more than a day (historical data)."""
+        """The `watermark_lag_seconds`, but None if it is more than a day (historical data)."""
         lag = self.watermark_lag_seconds
         return lag if lag is not None and lag < _MAX_LIVE_LAG_SECONDS else None
 

@@ -118,7 +118,7 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
 
 
 def emits_only_at_end(node: n.Join, has_watermark: bool) -> bool:
-    """Return True if rows are emitted only when the inputs have ended."""
+    """Return whether rows are emitted only when the inputs have ended."""
     return node.asof_condition is not None and not node.by_watermark and not carries_op(node)
 
 
@@ -265,14 +265,16 @@ def _has_tombstones(node: n.Join) -> bool:
     return node.validity_id is not None or carries_op(node.right)
 
 
-def _cast(sql: str, kind: str, types: Types) -> str:
-    return sql if types.name(sql) == kind else f"CAST({sql} AS {kind})"
+def _cast(sql: str, sql_type: str, types: Types) -> str:
+    return sql if types.name(sql) == sql_type else f"CAST({sql} AS {sql_type})"
 
 
 def _base_columns(node: n.Join, port: int, keys: list[str], types: Types) -> PortColumns:
     columns = PortColumns()
     key_sql = _keys(node)[port]
-    columns.add_all("k", [_cast(key, kind, types) for key, kind in zip(key_sql, keys, strict=True)])
+    columns.add_all(
+        "k", [_cast(key, sql_type, types) for key, sql_type in zip(key_sql, keys, strict=True)]
+    )
     columns.add_all("c", [quote_identifier(item.id) for item in _output_fields(node, port)])
     return columns
 

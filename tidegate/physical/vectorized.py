@@ -487,9 +487,7 @@ _STEPS: dict[type[n.Node], Callable[[n.Node, _Rows], _Rows]] = {
 
 @dataclass(frozen=True)
 class SourceVectors:
-    """The columns of a scan as expressions over a reader's columns, and the conditions for
-    validity.
-    """
+    """The columns of a scan as expressions over a reader's columns, and which must not be NULL."""
 
     columns: tuple[tuple[str, Vector], ...]
     required: tuple[Vector, ...]

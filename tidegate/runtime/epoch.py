@@ -45,7 +45,7 @@ class EpochPlan:
 
     @property
     def is_large(self) -> bool:
-        """True if pre-aggregation by Spark is worth an additional shuffle."""
+        """Whether pre-aggregation by Spark is worth an additional shuffle."""
         return any(
             input_range.size > _LARGE_BYTES or (input_range.rows or 0) > _LARGE_ROWS
             for input_range in self.ranges.values()
@@ -53,7 +53,7 @@ class EpochPlan:
 
     @property
     def is_small(self) -> bool:
-        """True if one task is enough, because further tasks cost more than they save."""
+        """Whether one task is enough, because further tasks cost more than they save."""
         return all(
             input_range.size <= _SMALL_BYTES and (input_range.rows or 0) <= _SMALL_ROWS
             for input_range in self.ranges.values()

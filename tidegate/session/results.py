@@ -72,9 +72,7 @@ def execute_show(session: ShowSource, kind: str) -> Result:
 
 
 def listing(catalog: Catalog, what: str) -> Result:
-    """List objects: SOURCES | STREAMS | MATERIALIZED VIEWS | SINKS | LOOKUP TABLES | FUNCTIONS |
-    TABLES.
-    """
+    """List the objects of a SHOW statement: SOURCES, STREAMS, …, FUNCTIONS or TABLES."""
     if what == "TABLES":
         readable = filter(None, map(catalog.get, catalog.readable_names()))
         rows = [(item.name, item.kind.value.lower(), _summary(item)) for item in readable]

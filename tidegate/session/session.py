@@ -203,7 +203,11 @@ class Session:
         self._apply(self._require_no_errors(compiler.declare(declaration)))
 
     def _apply(self, compiled: Compiled) -> list[Result]:
-        """Apply a compiled script: all of it, or nothing if an error occurs."""
+        """Apply a compiled script: declare its objects, then execute its statements in order.
+
+        An error in a check leaves the session unchanged. After an error of a statement, the
+        declarations and the results of the statements before it remain.
+        """
         catalog = assign_types(
             lambda: self._functions.register(self.spark, compiled.catalog), compiled
         )

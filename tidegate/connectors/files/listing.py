@@ -43,7 +43,7 @@ class EpochFileName:
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """Files can only replace each other within a folder, a sink and a generation."""
+        """The folder, sink and generation, within which files can replace each other."""
         return self.folder, self.prefix, self.generation
 
     def replaces(self, other: EpochFileName) -> bool:

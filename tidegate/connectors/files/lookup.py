@@ -76,7 +76,7 @@ class FileRows:
 
     def _read(self, spark: SparkSession, items: list[StoredFile]) -> pa.Table:
         columns = [(c.name, str(c.type)) for c in self.table.columns]
-        schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        schema = pa.schema([(name, arrow_type(sql_type)) for name, sql_type in columns])
         if not items:
             return schema.empty_table()
         is_parquet = self.options["format"] == "parquet"

@@ -62,7 +62,7 @@ class FileLayout:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> FileLayout:
-        columns = tuple((str(name), str(kind)) for name, kind in content["columns"])
+        columns = tuple((str(name), str(sql_type)) for name, sql_type in content["columns"])
         folders = tuple(map(str, content["partition_by"]))
         return cls(**{**content, "columns": columns, "partition_by": folders})
 

@@ -358,7 +358,7 @@ class FilesSource:
 
         paths = [escape_glob(self.store.spark_uri(name)) for name in input_range.spark_read]
         records = self._records(request)
-        schema = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in records)
+        schema = ", ".join(f"{quote_identifier(name)} {sql_type}" for name, sql_type in records)
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
         extra_columns = list(_ROW_LOCATION) if request.with_location else []
         extra_columns += list(ROW_ARRIVAL) if request.with_arrival or self._metadata else []

@@ -99,13 +99,13 @@ class RecordDecoder:
         return [name for name, _ in self.record_columns]
 
     def _reader_columns(self) -> tuple[str, ...]:
-        """The columns of `KafkaReader` that are passed on while the text is decoded."""
+        """Return the columns of `KafkaReader` that are passed on while the text is decoded."""
         metadata = dict.fromkeys(metadata_column(name) for _, name, _ in self.metadata)
         reason = (AVRO_REASON,) if self.format == "avro" else ()
         return (*ARRIVAL, PARTITION, TOMBSTONE, *metadata, *reason)
 
     def _hidden_columns(self) -> list[str]:
-        """The columns that are not columns of the source."""
+        """Return the columns that are not columns of the source."""
         located = (
             [RECORD_FILE, RECORD_LINE, MALFORMED_REASON, MALFORMED_COLUMN] if self.located else []
         )

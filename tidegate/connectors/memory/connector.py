@@ -213,7 +213,7 @@ class MemorySource:
         from tidegate.connectors.memory.rows import InsertReader
         from tidegate.physical.typed import arrow_type
 
-        columns = pa.schema([(name, arrow_type(kind)) for name, kind in request.columns])
+        columns = pa.schema([(name, arrow_type(sql_type)) for name, sql_type in request.columns])
         return InsertReader(self.inserts.store.uri, columns, request.with_arrival)
 
     def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:

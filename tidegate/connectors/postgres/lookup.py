@@ -150,11 +150,11 @@ class PostgresLookup:
         self.table = context.table
         self.options = context.table.options
         self.parameters = ConnectionParameters.from_options(self.options)
-        kinds = [(column.name, str(column.type)) for column in self.table.columns]
+        declared = [(column.name, str(column.type)) for column in self.table.columns]
         label = f"the lookup table {self.table.name}"
         with translate_errors(label), self.parameters.connect(label) as connection:
             self.schema, self.name, columns = read_columns(
-                connection, self.options["table"], kinds, label
+                connection, self.options["table"], declared, label
             )
         self.columns = {column.declared.lower(): column for column in columns}
 

@@ -142,14 +142,14 @@ def _net_changes(target: TargetTable, rows: StreamSchema, tables: Sequence[str])
         return sql.SQL("SELECT {}, {} AS _tg_sign FROM ({}) AS s").format(columns, sign, staged)
     # The type json has no equality operator.
     groups = sql.SQL(", ").join(
-        sql.SQL("{}::text" if plain_type(kind) == "json" else "{}").format(sql.Identifier(name))
-        for _, name, kind in target.columns
+        sql.SQL("{}::text" if plain_type(sql_type) == "json" else "{}").format(sql.Identifier(name))
+        for _, name, sql_type in target.columns
     )
     selected = sql.SQL(", ").join(
-        sql.SQL("({0}::text)::json AS {0}" if plain_type(kind) == "json" else "{0}").format(
+        sql.SQL("({0}::text)::json AS {0}" if plain_type(sql_type) == "json" else "{0}").format(
             sql.Identifier(name)
         )
-        for _, name, kind in target.columns
+        for _, name, sql_type in target.columns
     )
     return sql.SQL(
         "SELECT {}, sum({}) AS _tg_sign FROM ({}) AS s GROUP BY {} HAVING sum({}) <> 0"
@@ -341,7 +341,7 @@ class PostgresSink:
 
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         """Convert nested columns to JSON."""
-        nested = {name for name, kind in self.stream_schema.columns if is_nested(kind)}
+        nested = {name for name, sql_type in self.stream_schema.columns if is_nested(sql_type)}
         if not nested:
             return None
         return [

@@ -57,11 +57,11 @@ class PostgresSource:
         # the value, and the newest transaction that may still write smaller ones.
         self._snapshot_connection: Any = None
         self._pending_bound: tuple[str, int] | None = None
-        kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
-        kinds += [(OP, "STRING")] if self.source.carries_op else []
+        declared = [(c.name, str(c.type)) for c in self.source.stored_columns]
+        declared += [(OP, "STRING")] if self.source.carries_op else []
         with translate_errors(self.label), self.parameters.connect(self.label) as connection:
             self.schema, self.name, columns = read_columns(
-                connection, self.options["table"], kinds, self.label
+                connection, self.options["table"], declared, self.label
             )
             self.columns: dict[str, ReadColumn] = {c.declared.lower(): c for c in columns}
             self._find_increasing_column(connection)

@@ -392,7 +392,7 @@ class KeyBinder:
             return self._bind_group_by_all(group, node)
         sets = parse_grouping_sets(group) if self._check_number_of_sets(group) else None
         parts = parse_grouping_expressions(group) if sets is not None else list(group.expressions)
-        window = self._find_window_call(group, parts, sets)
+        window = self._find_window_call(parts, sets)
         trees: list[exp.Expr] = []
         if window is not None:
             node, trees = self._bind_window(node, window)
@@ -492,7 +492,7 @@ class KeyBinder:
         return False
 
     def _find_window_call(
-        self, group: exp.Group, parts: list[exp.Expr], sets: list[list[exp.Expr]] | None
+        self, parts: list[exp.Expr], sets: list[list[exp.Expr]] | None
     ) -> exp.Expr | None:
         """Return the window function of a GROUP BY, which must be in each of its sets."""
         windows = [part for part in parts if is_window_call(part)]

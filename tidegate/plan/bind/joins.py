@@ -494,7 +494,7 @@ def _classify(context: BindingContext, parts: JoinClauses) -> tuple[Join, list[e
     if isinstance(parts.right, LookupScan) and not pairs:
         pairs, rest = _constant_pairs(rest, right_ids)
     bounds, residual = _time_bounds(parts, pairs, rest)
-    kind = _join_kind(context, parts, pairs, bounds)
+    kind = _join_kind(parts, pairs, bounds)
     if kind is not JoinKind.INTERVAL:
         bounds, residual = None, rest
     as_of = parts.as_of
@@ -659,9 +659,7 @@ def _limits(*limits: int | None) -> list[int]:
     return [limit for limit in limits if limit is not None]
 
 
-def _join_kind(
-    context: BindingContext, parts: JoinClauses, pairs: list[KeyPair], bounds: TimeBounds | None
-) -> JoinKind:
+def _join_kind(parts: JoinClauses, pairs: list[KeyPair], bounds: TimeBounds | None) -> JoinKind:
     if parts.asof:
         return JoinKind.ASOF
     if isinstance(parts.right, LookupScan):

@@ -253,7 +253,7 @@ class MatchExpressions:
         return result
 
     def _as_current_row(self, navigation: n.Navigation, variable: str) -> n.Navigation:
-        """In its own condition, the last row of a variable is the current row."""
+        """Replace the last row of a variable by the current row, as in its own condition."""
         variables = navigation.variables
         is_last_row = navigation.last and not navigation.offset
         if variables is not None and variable in variables and is_last_row:

@@ -15,7 +15,7 @@ from tidegate.plan.nodes import Field, Role
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.sql.statements import EmitClause
-from tidegate.types import Span
+from tidegate.types import RANK_FUNCTIONS, Span
 
 
 @dataclass
@@ -158,7 +158,7 @@ def infer_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
         return infer_type(node.expressions[0], fields)
     if isinstance(node, exp.Window):
         inner = ex.call_name(node.this)
-        return "INT" if inner in ex.RANK_FUNCTIONS else infer_type(node.this, fields)
+        return "INT" if inner in RANK_FUNCTIONS else infer_type(node.this, fields)
     return None
 
 

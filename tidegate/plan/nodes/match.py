@@ -30,7 +30,7 @@ class Navigation:
 
     @property
     def is_current(self) -> bool:
-        """Return whether a condition reads the current row, or one before it."""
+        """Whether a condition reads the current row, or one before it."""
         return self.variables is None and self.last and self.offset == 0
 
     @property
@@ -107,12 +107,12 @@ class Match(Unary):
 
     @cached_property
     def max_rows(self) -> int | None:
-        """Return the maximum number of rows of a match; None if the pattern has no maximum."""
+        """The maximum number of rows of a match; None if the pattern has no maximum."""
         return pt.max_length(self.pattern)
 
     @cached_property
     def rows_back(self) -> int:
-        """Return the number of rows before its first row that a match can read."""
+        """The number of rows before its first row that a match can read."""
         depths = [0]
         for condition in self.conditions:
             first_index = pt.first_position(self.pattern, frozenset([condition.variable]))
@@ -158,10 +158,6 @@ class Match(Unary):
     @property
     def needs_watermark(self) -> bool:
         return True
-
-    @property
-    def needs_processing_time(self) -> bool:
-        return self.ttl_us is not None
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
         """Return this node. It emits final rows if its input does, so only the input changes."""
