@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 FORMAT = 2
@@ -99,6 +100,11 @@ class EpochRange:
 
     def contains(self, generation: int, epoch: int) -> bool:
         return generation == self.generation and self.first <= epoch <= self.last
+
+
+def rolled_back_between(lineage: Sequence[EpochRange]) -> list[tuple[int, int]]:
+    """Return the last epoch before and the first one after those that each RESTORE rolled back."""
+    return [(before.last, after.first) for before, after in pairwise(lineage)]
 
 
 @dataclass(frozen=True)

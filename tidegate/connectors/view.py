@@ -126,7 +126,7 @@ def read_change_file(store: Store, item: ChangeFile) -> tuple[pa.Table, int]:
 
 def change_file_bytes(table: pa.Table, rows_emitted: int) -> bytes:
     """Serialize a change file."""
-    from tidegate.connectors.memory.rows import arrow_bytes
+    from tidegate.operators.kernels.arrays import arrow_bytes
 
     metadata = {**(table.schema.metadata or {}), _ROWS_EMITTED: str(rows_emitted).encode()}
     return arrow_bytes(table.replace_schema_metadata(metadata).combine_chunks())
@@ -271,7 +271,7 @@ class ViewSink:
         import pyarrow as pa
 
         from tidegate.connectors.memory.connector import read_table
-        from tidegate.connectors.memory.rows import arrow_bytes
+        from tidegate.operators.kernels.arrays import arrow_bytes
 
         tables = [read_table(self.store, name) for name in names]
         self.store.put(item.file, arrow_bytes(pa.concat_tables(tables)))

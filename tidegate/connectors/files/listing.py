@@ -17,6 +17,9 @@ from typing import Any
 
 from tidegate.storage import Store, StoredFile
 
+# How long a new file may be incomplete because it is still being written.
+WRITING_SECONDS = 3.0
+
 # ---- The names of files that a files sink has published.
 #
 # A file of a task is named after its epoch, a merged file after the first and the last epoch of the

@@ -21,7 +21,7 @@ from tidegate.columns import (
     RECORD_FILE,
     RECORD_LINE,
 )
-from tidegate.connectors.files.listing import new_files
+from tidegate.connectors.files.listing import WRITING_SECONDS, new_files
 from tidegate.connectors.files.source import ROW_ARRIVAL, escape_glob
 from tidegate.connectors.formats.lines import TextReader
 from tidegate.connectors.table_lookup import TableLookup
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.connectors.base import LookupContext
-
-# How long a new file may be incomplete because it is still being written.
-_WRITING_SECONDS = 3.0
 
 
 class FileRows:
@@ -61,7 +58,7 @@ class FileRows:
         return new_files(self.store.list(), set(), self.options["glob"])
 
     def rows(self, spark: SparkSession) -> pa.Table:
-        deadline = time.monotonic() + _WRITING_SECONDS
+        deadline = time.monotonic() + WRITING_SECONDS
         while True:
             items = self._items()
             try:
@@ -69,7 +66,7 @@ class FileRows:
             except Exception as error:
                 # A new file may still be being written.
                 now_us = time.time_ns() // 1000
-                is_new = any(now_us - i.modified_us < _WRITING_SECONDS * 1_000_000 for i in items)
+                is_new = any(now_us - i.modified_us < WRITING_SECONDS * 1_000_000 for i in items)
                 if not is_new or time.monotonic() > deadline:
                     raise self._unreadable(error) from None
                 time.sleep(0.1)

@@ -28,7 +28,12 @@ from tidegate.connectors.base import (
     SourceContext,
     balance_splits,
 )
-from tidegate.connectors.files.listing import SeenFiles, new_files, partly_read_merge
+from tidegate.connectors.files.listing import (
+    WRITING_SECONDS,
+    SeenFiles,
+    new_files,
+    partly_read_merge,
+)
 from tidegate.connectors.formats.lines import TextReader, is_compressed
 from tidegate.errors import RunError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
@@ -131,8 +136,6 @@ _PART_BYTES = 8 << 20
 _NATIVE_BYTES = 48 << 20
 # The number of distinct offsets whose file names are cached.
 _MAX_CACHED_OFFSETS = 8
-# How long a new file may be incomplete because it is still being written.
-_WRITING_SECONDS = 3.0
 
 
 class FilesSource:
@@ -244,13 +247,13 @@ class FilesSource:
 
     def _footer(self, item: StoredFile) -> Any:
         """Read the footer of a file, with retries if the file may still be being written."""
-        deadline = time.monotonic() + _WRITING_SECONDS
+        deadline = time.monotonic() + WRITING_SECONDS
         while True:
             try:
                 return pq.ParquetFile(self._open(item)).metadata
             except (pa.ArrowException, OSError) as error:
                 age_us = time.time_ns() // 1000 - item.modified_us
-                if age_us > _WRITING_SECONDS * 1_000_000 or time.monotonic() > deadline:
+                if age_us > WRITING_SECONDS * 1_000_000 or time.monotonic() > deadline:
                     raise self._unreadable(item.name, error) from None
                 time.sleep(0.05)
 

@@ -129,7 +129,7 @@ class Inserts:
 
     def append(self, table: pa.Table, identity: str | None = None) -> None:
         """Add an insert and fsync it. An `identity` makes it idempotent, see `has_identity`."""
-        from tidegate.connectors.memory.rows import arrow_bytes
+        from tidegate.operators.kernels.arrays import arrow_bytes
 
         with self._lock:
             number = self._load_count()
@@ -297,7 +297,7 @@ class MemorySink:
     def _merge(self, names: list[str], target: str) -> None:
         import pyarrow as pa
 
-        from tidegate.connectors.memory.rows import arrow_bytes
+        from tidegate.operators.kernels.arrays import arrow_bytes
 
         tables = [read_table(self.store, name) for name in names]
         self.store.put(target, arrow_bytes(pa.concat_tables(tables)))

@@ -22,6 +22,14 @@ Doubles = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
+def arrow_bytes(table: pa.Table) -> bytes:
+    """Serialize a table in the Arrow file format."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(out.getvalue())
+
+
 # ---- From Arrow to NumPy
 
 
