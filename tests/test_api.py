@@ -67,7 +67,7 @@ def test_things_say_what_they_are(tmp_path: Path) -> None:
     assert str(result) == "name\tdescription\na\tappend stream"
     assert result.to_pandas().to_dict("records") == result.to_pylist()
     assert "<td>append stream</td>" in result._repr_html_()
-    assert Result.of_text("a < b")._repr_html_() == "<pre>a &lt; b</pre>"
+    assert Result.from_text("a < b")._repr_html_() == "<pre>a &lt; b</pre>"
     with tidegate.open(tmp_path / "data") as db:
         assert repr(db) == f"<tidegate.Session '{tmp_path}/data', stopped: nothing declared>"
     assert "closed" in repr(db)

@@ -33,6 +33,13 @@ ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
 # contains a row on which an expression failed.
 DEAD_LETTER = "D"
 DEAD_LETTER_FIELDS = ("stream", "expression", "record")
+# The fields that a late row has after its columns, with their types: why it was late.
+LATE_FIELDS = (
+    ("late_operator", "STRING"),
+    ("late_window_start", "TIMESTAMP"),
+    ("late_window_end", "TIMESTAMP"),
+    ("late_watermark", "TIMESTAMP"),
+)
 # The text of a malformed record. If the source declares dead letters, also the reason, the column,
 # and for every record its file and its line (or row).
 MALFORMED_RECORD, MALFORMED_REASON, MALFORMED_COLUMN = (

@@ -1,4 +1,4 @@
-"""Types that all packages share: spans, durations and changelog kinds."""
+"""Types that all packages share: spans, durations, changelog kinds and names of functions."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ _UNIT_ALIASES = {
     "d": "day",
     "w": "week",
 }
+# Window functions that number the rows of a partition, and those that depend on how many there are.
+RANK_FUNCTIONS = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK"})
+WHOLE_PARTITION_FUNCTIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 
 
@@ -43,9 +46,7 @@ class Span:
 
 
 class ChangelogKind(Enum):
-    """The meaning of a stream's rows: appended rows, upserts by key, or a changelog with
-    retractions.
-    """
+    """The meaning of a stream's rows: appended, upserts by key, or changes with retractions."""
 
     APPEND = "append"
     UPSERT = "upsert"
@@ -75,7 +76,7 @@ def parse_duration(text: str) -> int:
     return round(total)
 
 
-def format_duration(micros: int) -> str:
+def format_duration_us(micros: int) -> str:
     """Format a duration as its shortest exact text: '90 s', '2 min'."""
     sign = "-" if micros < 0 else ""
     value = abs(micros)

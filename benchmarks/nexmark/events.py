@@ -51,7 +51,7 @@ def read_batch(
 
     `options` are those of the connector.
     """
-    spec = generator.GeneratorSpec.of(options)
+    spec = generator.GeneratorSpec.from_options(options)
     if spec.rows is None:
         raise ValueError("an unbounded generator cannot be read as a batch: set the option rows")
     partitions = partitions or spark.sparkContext.defaultParallelism

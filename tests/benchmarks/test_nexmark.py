@@ -57,7 +57,7 @@ def test_unknown_query_is_rejected_with_the_existing_names() -> None:
 )
 def test_queries_compile_with_every_source_and_sink(name: str, sink: str, events: Events) -> None:
     compiled = compile_text(script(name, events, sink, Path("out")), name)
-    errors = [*compiled.errors, *compiled.unrunnable]
+    errors = [*compiled.errors, *compiled.rejections]
     assert not errors, "\n".join(error.render() for error in errors)
     connectors = {
         type(item).__name__: getattr(item, "connector", None) for item in compiled.declared

@@ -24,7 +24,7 @@ from tidegate.errors import SECRET, CatalogError
 from tidegate.sql.parser import parse_script
 from tidegate.sql.secrets import mask_secrets
 from tidegate.sql.statements import CreateSource
-from tidegate.types import Span, format_duration, parse_duration
+from tidegate.types import Span, format_duration_us, parse_duration
 
 SPECS = (
     OptionSpec("path", OptionType.TEXT, "the directory", required=True),
@@ -228,7 +228,7 @@ def test_option_has_description_and_valid_default(spec: OptionSpec) -> None:
 
 
 def test_settings() -> None:
-    settings = Settings.of({"validator": "WARN", "trigger_interval": "5 s"})
+    settings = Settings.from_config({"validator": "WARN", "trigger_interval": "5 s"})
     assert (settings["validator"], settings["trigger_interval"]) == ("warn", 5_000_000)
     with pytest.raises(CatalogError, match="TG-212"):
         settings.set("nope", "1")
@@ -252,7 +252,7 @@ def test_settings() -> None:
 )
 def test_durations(text: str, micros: int) -> None:
     assert parse_duration(text) == micros
-    assert parse_duration(format_duration(micros)) == micros
+    assert parse_duration(format_duration_us(micros)) == micros
 
 
 @pytest.mark.parametrize("text", ["", "s", "5", "5 fortnights", "-5 s", "5 s and more"])

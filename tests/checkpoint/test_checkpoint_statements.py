@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import tidegate
 from tidegate.checkpoint.manifest import (
     Manifest,
-    OperatorCheckpoint,
-    SinkCheckpoint,
+    OperatorState,
+    SinkState,
     SourceIdentity,
-    StreamCheckpoint,
+    StreamState,
 )
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli.main import app
@@ -29,7 +29,7 @@ MANIFEST = Manifest(
     16,
     1_767_225_600_000_000,
     {
-        "s": StreamCheckpoint(
+        "s": StreamState(
             "0a1b2c3d",
             {"bids": SourceIdentity("files", {"path": "in"}), "asks": SourceIdentity("memory", {})},
             {"bids": {"files": ["a.json", "b.json"], "recent": []}},
@@ -38,7 +38,7 @@ MANIFEST = Manifest(
         )
     },
     {
-        "s.ff": OperatorCheckpoint(
+        "s.ff": OperatorState(
             "s",
             "window_aggregate",
             "ff",
@@ -46,8 +46,8 @@ MANIFEST = Manifest(
         )
     },
     {
-        "out": SinkCheckpoint("s", "files", 0, [{}, {}]),
-        "kept": SinkCheckpoint("s", "memory", 0, [{}]),
+        "out": SinkState("s", "files", 0, [{}, {}]),
+        "kept": SinkState("s", "memory", 0, [{}]),
     },
 )
 
@@ -59,7 +59,7 @@ def data(tmp_path: Path) -> Path:
     directory.open()
     manifests = Manifests(directory.pipeline("main"))
     manifests.create(MANIFEST)
-    sinks = {"out": SinkCheckpoint("s", "files", 1, [{}]), "kept": MANIFEST.sinks["kept"]}
+    sinks = {"out": SinkState("s", "files", 1, [{}]), "kept": MANIFEST.sinks["kept"]}
     manifests.create(replace(MANIFEST, epoch=1, sinks=sinks))
     directory.close()
     return path

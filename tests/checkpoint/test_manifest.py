@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tidegate.checkpoint.manifest import (
     DamagedManifest,
     Manifest,
-    OperatorCheckpoint,
+    OperatorState,
     RestoreRecord,
-    SinkCheckpoint,
+    SinkState,
     SourceIdentity,
-    StreamCheckpoint,
+    StreamState,
 )
 
 MANIFEST = Manifest(
@@ -26,7 +26,7 @@ MANIFEST = Manifest(
     key_groups=16,
     processing_time_us=1_767_225_600_000_000,
     streams={
-        "s": StreamCheckpoint(
+        "s": StreamState(
             "0a1b2c3d",
             {"bids": SourceIdentity("files", {"path": "file:///in", "format": "json"})},
             {"bids": {"files": ["ä b.json"]}},
@@ -37,11 +37,9 @@ MANIFEST = Manifest(
         )
     },
     operators={
-        "s.ff": OperatorCheckpoint("s", "w", "ff", {"0": ["f", 64, 9, 7]}, {"f": 9}, {"rows": 1})
+        "s.ff": OperatorState("s", "w", "ff", {"0": ["f", 64, 9, 7]}, {"f": 9}, {"rows": 1})
     },
-    sinks={
-        "Out": SinkCheckpoint("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}], 2, 7)
-    },
+    sinks={"Out": SinkState("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}], 2, 7)},
     restores=[RestoreRecord(0, 3, 6), RestoreRecord(1, 17, 40)],
     keep_before_generation=2,
 )
@@ -67,7 +65,7 @@ manifests = st.builds(
     numbers,
     by_name(
         st.builds(
-            StreamCheckpoint,
+            StreamState,
             texts,
             by_name(st.builds(SourceIdentity, texts, by_name(texts))),
             by_name(values),
@@ -79,7 +77,7 @@ manifests = st.builds(
     ),
     by_name(
         st.builds(
-            OperatorCheckpoint,
+            OperatorState,
             texts,
             texts,
             texts,
@@ -89,9 +87,7 @@ manifests = st.builds(
         )
     ),
     by_name(
-        st.builds(
-            SinkCheckpoint, texts, texts, numbers, st.lists(values, max_size=3), numbers, numbers
-        )
+        st.builds(SinkState, texts, texts, numbers, st.lists(values, max_size=3), numbers, numbers)
     ),
     st.lists(st.builds(RestoreRecord, numbers, numbers, numbers), max_size=2),
     numbers,

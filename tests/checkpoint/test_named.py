@@ -10,7 +10,7 @@ import pytest
 from tests.support.manifests import FIRST, create_manifests
 from tests.support.pipelines import PipelineHarness
 from tidegate.checkpoint.checkpoints import Checkpoints
-from tidegate.checkpoint.manifest import OperatorCheckpoint
+from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.storage import open_store
@@ -93,7 +93,7 @@ def test_rejects_checkpoint_before_first_epoch(tmp_path: Path) -> None:
 
 def test_lists_state_bytes_and_time(tmp_path: Path) -> None:
     manifests = Manifests(open_store(str(tmp_path)))
-    operator = OperatorCheckpoint("s", "w", "ff", report={"bytes": 30, "rows": 2})
+    operator = OperatorState("s", "w", "ff", report={"bytes": 30, "rows": 2})
     manifests.create(
         replace(FIRST, processing_time_us=60_000_000, operators={"a": operator, "b": operator})
     )

@@ -12,7 +12,7 @@ from tests.support.manifests import FIRST, create_manifests
 from tests.support.pipelines import PipelineHarness, expected
 from tests.support.sinks import committed, files_sink, memory_sink, run
 from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest, restore
-from tidegate.checkpoint.manifest import RestoreRecord, SinkCheckpoint
+from tidegate.checkpoint.manifest import RestoreRecord, SinkState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.errors import DataDirectoryError, RunError
@@ -76,7 +76,7 @@ def test_lineage_after_two_restores(tmp_path: Path) -> None:
 
 def test_restore_keeps_unpublished_committables(tmp_path: Path) -> None:
     """Restore the newest manifest, whose process died before publishing."""
-    sink = SinkCheckpoint("s", "files", 0, ["committable"])
+    sink = SinkState("s", "files", 0, ["committable"])
     manifests = create_manifests(tmp_path, replace(FIRST, sinks={"out": sink}))
     restored = restore(manifests, manifests.load_all()[0], keep_sink_rows=False)
     state = CommittedState.from_manifest(restored, "out")

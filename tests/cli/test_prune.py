@@ -12,10 +12,10 @@ from tests.support.compiling import compile_text
 from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tidegate.checkpoint.manifest import (
     Manifest,
-    OperatorCheckpoint,
-    SinkCheckpoint,
+    OperatorState,
+    SinkState,
     SourceIdentity,
-    StreamCheckpoint,
+    StreamState,
 )
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli.main import app
@@ -38,10 +38,10 @@ def manifest_of(number: int, *streams: str) -> Manifest:
     states, operators, sinks = {}, {}, {}
     for name in streams:
         offsets = {"s": {"files": [], "recent": [], "older": [f"names-{name}"]}}
-        states[name] = StreamCheckpoint(name, {"s": SourceIdentity("memory", {})}, offsets)
+        states[name] = StreamState(name, {"s": SourceIdentity("memory", {})}, offsets)
         files = {f"000-{n:012d}-{name}": 5 for n in (number - 1, number) if n >= 0}
-        operators[f"{name}.1"] = OperatorCheckpoint(name, "w", "1", {}, files)
-        sinks[f"sink of {name}"] = SinkCheckpoint(name, "memory", number)
+        operators[f"{name}.1"] = OperatorState(name, "w", "1", {}, files)
+        sinks[f"sink of {name}"] = SinkState(name, "memory", number)
     return Manifest(0, number, 16, 0, states, operators, sinks)
 
 

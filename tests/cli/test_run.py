@@ -248,7 +248,7 @@ class TestRun:
     def test_prints_results_and_warnings(self, session: FakeSession) -> None:
         session.results = [
             StatementResult("streams", ("name", "description"), [("dear", "append stream")]),
-            StatementResult.of_text("3 rows inserted into bids"),
+            StatementResult.from_text("3 rows inserted into bids"),
         ]
         session.warnings = [SqlError("TG-401", "take care")]
         result = run("demo.sql")

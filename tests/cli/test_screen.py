@@ -26,11 +26,11 @@ WINDOWED = replace(
         ([RUNNING], False, []),
         ([replace(RUNNING, epoch=None)], False, ["waiting for the first rows"]),
         (
-            [replace(RUNNING, epoch=None, working_seconds=7.9)],
+            [replace(RUNNING, epoch=None, running_seconds=7.9)],
             False,
             ["running the first epoch, which takes longest: 7 s"],
         ),
-        ([replace(WINDOWED, working_seconds=61.0)], False, ["running an epoch: 61 s"]),
+        ([replace(WINDOWED, running_seconds=61.0)], False, ["running an epoch: 61 s"]),
         (
             [RUNNING, replace(WINDOWED, name="w")],
             False,

@@ -50,7 +50,7 @@ class FakeSession:
     calls: list[str] = field(default_factory=list)
     statuses: tuple[StreamStatus, ...] = ()
     broken: Exception | None = None
-    load_declarations: SavedDeclarations = field(default_factory=SavedDeclarations)
+    saved: SavedDeclarations = field(default_factory=SavedDeclarations)
 
     def open(self, path: Path, **_: Any) -> FakeSession:
         self.calls.append(f"open {path}")
@@ -69,10 +69,10 @@ class FakeSession:
         if compiled.errors:
             raise ScriptError(compiled.errors)
         self.catalog = compiled.catalog
-        return [StatementResult.of_text(f"did {s.text}") for s in compiled.statements]
+        return [StatementResult.from_text(f"did {s.text}") for s in compiled.statements]
 
-    def recall(self) -> SavedDeclarations:
-        return self.load_declarations
+    def load_declarations(self) -> SavedDeclarations:
+        return self.saved
 
     def query(self, sql: str, file: str | None = None) -> QueryResult:
         self.calls.append(f"query {sql.strip()}")
@@ -299,7 +299,7 @@ def test_words_interrupt_statements_in_interactive_shell(word: str) -> None:
 
 
 def test_restores_declarations(session: FakeSession, capsys: Any) -> None:
-    session.load_declarations = SavedDeclarations(((None, SQL),), ("hidden",))
+    session.saved = SavedDeclarations(((None, SQL),), ("hidden",))
     shell.Shell(session, PlainScreen(), interactive=True).restore_declarations()  # type: ignore[arg-type]
     assert capsys.readouterr().out == (
         "restored: bids, dear\n"

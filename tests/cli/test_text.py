@@ -44,7 +44,7 @@ def test_format_value(item: Any, formatted: str) -> None:
     ],
 )
 def test_format_duration(seconds: float, formatted: str) -> None:
-    assert text.format_duration(seconds) == formatted
+    assert text.format_seconds(seconds) == formatted
 
 
 @pytest.mark.parametrize(

@@ -501,9 +501,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_pasted_hint_is_accepted(case: Pasted) -> None:
     compiled = compile_with_sources(case.rejected)
-    errors = compiled.errors or list(compiled.unrunnable)
+    errors = compiled.errors or list(compiled.rejections)
     assert [error.code for error in errors] == [case.code], "one error for one mistake"
     assert case.hint in (errors[0].hint or "")
     fixed = compile_with_sources(case.fixed)
-    problems = [*fixed.errors, *fixed.unrunnable]
+    problems = [*fixed.errors, *fixed.rejections]
     assert not problems, "\n".join(error.render() for error in problems)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.pipelines import PipelineHarness
 from tests.support.sinks import files_source
-from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint, StreamCheckpoint
+from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.files import listing
 from tidegate.runtime.cleanup import FileSweeper
@@ -24,10 +24,10 @@ EMPTY = Manifest(0, -1, 16, 0)
 def epoch(number: int, state: list[str] | None = None, older: list[str] | None = None) -> Manifest:
     """Return a manifest that refers to state files and to chunks of names."""
     files = dict.fromkeys(state or [], 5)
-    stream = StreamCheckpoint(
+    stream = StreamState(
         "x", offsets={"s": {"files": [], "older": older or []}, "m": {"insert": 3}}
     )
-    operator = OperatorCheckpoint("t", "w", "1", {}, files)
+    operator = OperatorState("t", "w", "1", {}, files)
     return replace(EMPTY, epoch=number, streams={"t": stream}, operators={"t.1": operator})
 
 
@@ -111,7 +111,7 @@ def test_long_running_source_keeps_few_name_chunks(
         input_range = source.plan_range(offset, 1)
         assert input_range is not None
         offset = input_range.offset
-        stream = StreamCheckpoint("x", offsets={"s": offset})
+        stream = StreamState("x", offsets={"s": offset})
         decide(files, replace(EMPTY, epoch=number, streams={"t": stream}))
         source.on_commit(offset)
     chunks = stored_names(files.store, "offsets")

@@ -17,7 +17,7 @@ from tests.support.lossy_disk import LossyDisk, lose_power
 from tests.support.sinks import committed, run, stage
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.catalog.options import Options
-from tidegate.checkpoint.manifest import Manifest, StreamCheckpoint
+from tidegate.checkpoint.manifest import Manifest, StreamState
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext
 from tidegate.connectors.changelog_compaction import materialize
 from tidegate.connectors.view import (
@@ -50,7 +50,7 @@ def view_sink(
         {"schema": ViewSchema(kind, key, (("a", "BIGINT"),)), "definition": "m"}, {}, set()
     )
     sink = Sink("view of v", options, stream.statement, stream.script, "view", "v", True)
-    manifests = [Manifest(0, e, 1, 0, {"v": StreamCheckpoint(life)}) for e in restorable_epochs]
+    manifests = [Manifest(0, e, 1, 0, {"v": StreamState(life)}) for e in restorable_epochs]
     return ViewSink(
         SinkContext(sink, str(path), life, lambda *_: None, restorable=lambda: manifests)
     )
@@ -147,7 +147,7 @@ def test_starting_over_uses_a_new_folder_and_deletes_unreferenced_ones(
     sink.recover(CommittedState(None))
     run(sink, 0, 1)
     new = view_sink(tmp_path, life="5678")
-    old = Manifest(0, 1, 1, 0, {"v": StreamCheckpoint("1234")})
+    old = Manifest(0, 1, 1, 0, {"v": StreamState("1234")})
     new.context = replace(new.context, restorable=lambda: [old])
     new.recover(CommittedState(None))
     assert rows(new) == [] and rows(sink) == [0, 1]
@@ -201,7 +201,7 @@ def test_files_grow_with_the_logarithm_of_epochs() -> None:
     assert merged_epochs < 20 * 5_000
 
 
-STORED = StreamCheckpoint("1", rows_out=7, view_definition="old")
+STORED = StreamState("1", rows_out=7, view_definition="old")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ STORED = StreamCheckpoint("1", rows_out=7, view_definition="old")
         ),
     ],
 )
-def test_rejects_a_changed_view_query(now: Any, stored: StreamCheckpoint, words: Any) -> None:
+def test_rejects_a_changed_view_query(now: Any, stored: StreamState, words: Any) -> None:
     error = view_change_error("v", now, stored)
     assert (error is None) == (words is None)
     if error is not None:

@@ -22,7 +22,7 @@ from tests.support.compiling import compile_text
 from tests.support.console import STATUS, StubProvider
 from tests.support.pipelines import PipelineHarness, PythonPipeline
 from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest
-from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint, StreamCheckpoint
+from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.console.app import STATIC, TOKEN_HEADER, ConsoleServer, build_app, updates
 from tidegate.console.history import ConsoleHistory
 from tidegate.console.providers import DirectoryProvider, SessionProvider
@@ -455,10 +455,8 @@ class TestStoredDirectory:
         assert [(epoch.epoch, epoch.rows_in) for epoch in source.epochs()] == [(1, 0), (2, 4)]
 
     def test_counters_start_at_the_first_epoch(self, source: DirectoryProvider) -> None:
-        window = OperatorCheckpoint("t0", "window_aggregate", "f", report={"late_rows": 3})
-        manifest = Manifest(
-            0, 5, 2, 0, {"t0": StreamCheckpoint("1234", rows_in=9)}, {"t0.1": window}
-        )
+        window = OperatorState("t0", "window_aggregate", "f", report={"late_rows": 3})
+        manifest = Manifest(0, 5, 2, 0, {"t0": StreamState("1234", rows_in=9)}, {"t0.1": window})
         status = source._status(manifest, "t0")
         assert (status.rows_in, status.late_rows) == (9, 3)
 

@@ -7,10 +7,10 @@ import pytest
 from tests.support.compiling import compile_with_sources
 from tidegate.checkpoint.manifest import (
     Manifest,
-    OperatorCheckpoint,
-    SinkCheckpoint,
+    OperatorState,
+    SinkState,
     SourceIdentity,
-    StreamCheckpoint,
+    StreamState,
 )
 from tidegate.console.graph import (
     GraphEdge,
@@ -55,9 +55,9 @@ class TestGraph:
             1,
             2,
             0,
-            {"t": StreamCheckpoint("t1", {"s": SourceIdentity("kafka", {"password": "hunter2"})})},
-            {"t.1": OperatorCheckpoint("t", "window", "f")},
-            {"out": SinkCheckpoint("t", "files")},
+            {"t": StreamState("t1", {"s": SourceIdentity("kafka", {"password": "hunter2"})})},
+            {"t.1": OperatorState("t", "window", "f")},
+            {"out": SinkState("t", "files")},
         )
         graph = graph_of_manifests(iter([manifest]))
         assert [(e.source, e.target) for e in graph.edges] == [

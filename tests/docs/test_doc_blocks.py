@@ -44,7 +44,7 @@ def test_sql_is_accepted(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     # DuckDB runs queries over stored rows.
     parts = split_input(block.with_sources())
     compiled = compile_text("".join(part.strip() for kind, part in parts if kind != "query"))
-    errors = (*compiled.errors, *compiled.unrunnable)
+    errors = (*compiled.errors, *compiled.rejections)
     assert not errors, "\n".join(error.render() for error in errors)
     assert compiled.statements, "the example has no statements"
 

@@ -18,7 +18,7 @@ from tidegate.catalog.python_functions import PYTHON_OPTIONS
 from tidegate.catalog.settings import SETTINGS
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TITLES
-from tidegate.types import format_duration
+from tidegate.types import format_duration_us
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -29,7 +29,7 @@ def _default(spec: OptionSpec) -> str:
     if spec.default is None:
         return ""
     if spec.type.value == "duration":
-        return f"`{format_duration(spec.default)}`"
+        return f"`{format_duration_us(spec.default)}`"
     return f"`{str(spec.default).lower() if isinstance(spec.default, bool) else spec.default}`"
 
 

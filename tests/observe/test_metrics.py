@@ -53,8 +53,8 @@ STATUS = StreamStatus(
         OperatorStatus("window", bytes=10, open_windows=2),
         OperatorStatus("window", bytes=20),
     ),
-    lost=5,
-    behind=6,
+    lost_records=5,
+    pending_records=6,
     epoch_seconds=0.25,
 )
 
@@ -244,13 +244,13 @@ class TestAddresses:
         ],
     )
     def test_valid_addresses(self, text: str, host: str, port: int) -> None:
-        assert Address.parse(text) == Address(host, port)
+        assert Address.from_text(text) == Address(host, port)
 
     @pytest.mark.parametrize(
         "text", ["", "host", ":80", "h:x", "h:70000", "::1:80", "[::1:80", "h:-1"]
     )
     def test_invalid_addresses(self, text: str) -> None:
-        assert Address.parse(text) is None
+        assert Address.from_text(text) is None
 
     @pytest.mark.parametrize(
         "host", ["127.0.0.1", "localhost:9", "LOCALHOST", "[::1]:80", "127.1.2.3"]

@@ -133,7 +133,7 @@ def cases(draw: st.DrawFn, mode: str) -> Case:
         retracts,
         keeps_late=mode in ("time", "windows") and draw(st.booleans()),
     )
-    if by_time and windowed and FrameReach.of(query.spec).rows_ahead:
+    if by_time and windowed and FrameReach.from_spec(query.spec).rows_ahead:
         # The end of a window emits rows that wait for following rows, which is another mode.
         query = OverQuery(query.functions, query.sorts, mode, None, False, query.keeps_late)
     return Case(query, draw(epochs_of(retracts)), draw(st.booleans()))
@@ -210,7 +210,7 @@ def assert_results(
 
 @examples("time")
 def test_emits_each_row_once_with_the_batch_results(case: Case) -> None:
-    query, reach = case.query, FrameReach.of(case.query.spec)
+    query, reach = case.query, FrameReach.from_spec(case.query.spec)
     run, late, watermark = query.harness(), 0, None
     on_time: list[Row] = []
     results: dict[int, tuple[Any, ...]] = {}

@@ -9,7 +9,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import RunError
-from tidegate.physical.rejections import require_end, unrunnable
+from tidegate.physical.rejections import find_rejections, require_end
 from tidegate.types import ChangelogKind
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -26,7 +26,7 @@ def stream_of(query: str, options: str = "") -> Stream:
 
 def check_runnable(stream: Stream) -> None:
     """Raise the first error of a stream that cannot run."""
-    for error in unrunnable(stream, stream.plan):
+    for error in find_rejections(stream, stream.plan):
         raise error
 
 
@@ -217,6 +217,6 @@ def test_reports_streams_that_cannot_run() -> None:
         + "CREATE STREAM a AS SELECT histogram_numeric(price, 3) AS x FROM bids EMIT CHANGES;"
     )
     assert not compiled.errors
-    (error,) = compiled.unrunnable
+    (error,) = compiled.rejections
     assert (error.code, error.location is not None, bool(error.hint)) == ("TG-501", True, True)
     assert error.message == "the aggregate histogram_numeric is not supported yet"

@@ -23,7 +23,7 @@ SECOND = 1_000_000
 
 def plan_of(query: str, options: str = "") -> n.Emit:
     compiled = compile_text(f"{SOURCES}CREATE STREAM s {options} AS {query};")
-    errors = [*compiled.errors, *compiled.unrunnable]
+    errors = [*compiled.errors, *compiled.rejections]
     assert not errors, "\n".join(error.render() for error in errors)
     (stream,) = (item for item in compiled.declared if isinstance(item, Stream))
     return stream.plan
@@ -31,7 +31,7 @@ def plan_of(query: str, options: str = "") -> n.Emit:
 
 def codes_of(query: str, options: str = "") -> list[str]:
     compiled = compile_text(f"{SOURCES}CREATE STREAM s {options} AS {query};")
-    return [error.code for error in (*compiled.errors, *compiled.unrunnable)]
+    return [error.code for error in (*compiled.errors, *compiled.rejections)]
 
 
 def join_of(plan: n.Node) -> n.Join:

@@ -13,11 +13,11 @@ from tests.physical.test_runnable import check_runnable, marked_text, stream_of
 from tests.support.compiling import TESTS, accepted, compile_text, rejected
 from tidegate.catalog.objects import Stream
 from tidegate.errors import RunError
-from tidegate.physical.match_conditions import kind_named, scalar_of
+from tidegate.physical.match_conditions import known_type, scalar_of
 from tidegate.physical.operator_kind import Unrunnable
-from tidegate.physical.rejections import unrunnable
+from tidegate.physical.rejections import find_rejections
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import Context, copy_with_new_ids, referenced_ids
+from tidegate.plan.bind.scope import BindingContext, copy_with_new_ids, referenced_ids
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import DIALECT
 from tidegate.types import Span
@@ -104,8 +104,7 @@ def test_match_node_properties() -> None:
     node = matches(QUERY)
     # B is never the first row, so one row before the match is seen by PREV(B.price, 2).
     assert (node.rows_back, node.max_rows, node.within_us) == (1, None, 3_600_000_000)
-    assert node.drops_late_rows and node.needs_watermark and not node.needs_processing_time
-    assert matches(QUERY, "state_ttl = '1 day'").needs_processing_time
+    assert node.drops_late_rows and node.needs_watermark
     assert [item.role for item in node.fields] == [n.Role.PLAIN, n.Role.PLAIN, n.Role.TIME]
 
 
@@ -121,7 +120,7 @@ def test_matches_have_an_event_time_if_their_delay_is_bounded() -> None:
 def test_copy_has_new_column_ids() -> None:
     """Outer joins with residual conditions read a side twice."""
     node = matches(QUERY)
-    context = Context(compile_text("").catalog, "", None, Span(0, 0))
+    context = BindingContext(compile_text("").catalog, "", None, Span(0, 0))
     context.ids = {item.id.lower(): 1 for part in n.walk(node) for item in part.fields}
     copied, names = copy_with_new_ids(context, node)
     assert isinstance(copied, n.Match)
@@ -199,7 +198,7 @@ def test_rejects_types_with_results_that_differ_from_spark(
     tree = DIALECT.parse(f"SELECT {text}")[0]
     assert isinstance(tree, exp.Select)
     with pytest.raises(Unrunnable):
-        scalar_of("A", tree.expressions[0], [kind_named(kind) for kind in kinds])
+        scalar_of("A", tree.expressions[0], [known_type(kind) for kind in kinds])
 
 
 def test_examples_of_the_language_page_are_accepted() -> None:
@@ -211,4 +210,6 @@ def test_examples_of_the_language_page_are_accepted() -> None:
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     streams = list(compiled.catalog.of_type(Stream))
     assert len(streams) == 2
-    assert [error.render() for stream in streams for error in unrunnable(stream, stream.plan)] == []
+    assert [
+        error.render() for stream in streams for error in find_rejections(stream, stream.plan)
+    ] == []

@@ -97,7 +97,7 @@ def test_operator_emits_late_rows_with_the_columns_of_the_stream() -> None:
         pa.timestamp("us", "UTC"),
         pa.int64(),
     ]
-    assert [side.sources for side in join.late_rows] == [(0, 1, 2, None), (0, 2, 3, 1)]
+    assert [side.column_indexes for side in join.late_rows] == [(0, 1, 2, None), (0, 2, 3, 1)]
     assert [side.operator for side in join.late_rows] == [
         "interval_join (left)",
         "interval_join (right)",

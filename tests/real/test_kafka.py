@@ -348,7 +348,7 @@ def test_rejects_missing_topics_and_lost_records_at_the_start(
         session.start()
         session.wait()
         (status,) = session.status()
-        assert (status.lost, status.behind) == (3, 0)
+        assert (status.lost_records, status.pending_records) == (3, 0)
         assert [row["a"] for row in rows_of(subscription.take_all())] == [3, 4]
 
 

@@ -28,7 +28,7 @@ from tidegate.connectors.base import (
 )
 from tidegate.connectors.formats.lines import TEXT_BYTES
 from tidegate.connectors.kafka.avro import DELETED, KEY
-from tidegate.connectors.kafka.decoding import Records
+from tidegate.connectors.kafka.decoding import RecordDecoder
 from tidegate.connectors.kafka.reader import TOMBSTONE, KafkaReader
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.connectors.kafka.source import KafkaSource
@@ -98,7 +98,7 @@ def test_tasks_encode_and_decode_rows_and_deletes(
     opened = KafkaSource(SourceContext(source, "", "", Settings()))
     input_range = opened.plan_range(None, 1)
     assert input_range is not None
-    decoder = opened._decoder(Records(source, False, True).text_columns)
+    decoder = opened._avro_decoder(RecordDecoder(source, False, True).text_columns)
     reader = KafkaReader(opened.connection, (), opened._tombstone_key(), decoder)
     (batch,) = [batch for batch, _ in reader.read(input_range.splits[0][0])]
     assert batch.schema == reader.schema

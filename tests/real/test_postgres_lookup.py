@@ -48,7 +48,7 @@ def stock(postgres: Postgres) -> str:
 def lookup_of(postgres: Postgres, columns: str = COLUMNS, **options: Any) -> PostgresLookup:
     clause = postgres.options(options.pop("table", "stock"), **options)
     compiled = compile_text(f"CREATE LOOKUP TABLE stock ({columns}) WITH ({clause});")
-    assert not compiled.errors and not compiled.unrunnable
+    assert not compiled.errors and not compiled.rejections
     table = compiled.catalog.get("stock")
     assert isinstance(table, LookupTable)
     return PostgresLookup(LookupContext(table, "", ""))
@@ -160,11 +160,11 @@ def test_rejects_queries_that_read_looked_up_rows_twice(postgres: Postgres) -> N
     CREATE STREAM twice AS SELECT a.id FROM named a JOIN named b ON a.part = b.part AND a.ts = b.ts;
     CREATE STREAM two AS SELECT o.id, s.part, t.part AS other FROM o JOIN stock s ON o.id = s.id JOIN stock t ON o.id + 1 = t.id;
     """
-    errors = compile_text(script).unrunnable
+    errors = compile_text(script).rejections
     assert [error.code for error in errors] == ["TG-501"]
     assert "reads the result of the lookup in stock twice" in errors[0].message
     assert not compile_text(
         script.replace("postgres", "memory").replace(
             postgres.options("stock"), "connector = 'memory'"
         )
-    ).unrunnable
+    ).rejections

@@ -37,7 +37,7 @@ def source_of(
     compiled = compile_text(
         f"CREATE SOURCE s ({columns}) WITH ({postgres.options(table, **options)});"
     )
-    assert not compiled.errors and not compiled.unrunnable
+    assert not compiled.errors and not compiled.rejections
     declared = compiled.catalog.get("s")
     assert isinstance(declared, Source)
     return PostgresSource(SourceContext(declared, "", "", Settings()))

@@ -16,7 +16,9 @@ def progress(script: str, folder: Path, **settings: Any) -> list[tuple[int, int]
     """Return the progress of the first input ranges of a source, four at most."""
     (source,) = compile_text(script).catalog.of_type(Source)
     folders = (str(folder / "data"), str(folder / "offsets"))
-    connector = SOURCES[source.connector](SourceContext(source, *folders, Settings.of(settings)))
+    connector = SOURCES[source.connector](
+        SourceContext(source, *folders, Settings.from_config(settings))
+    )
     fractions: list[tuple[int, int] | None] = []
     input_range = connector.plan_range(None, 2)
     while input_range is not None and len(fractions) < 4:

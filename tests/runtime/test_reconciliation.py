@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint, SourceIdentity
+from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceIdentity
 from tidegate.errors import DataDirectoryError
 from tidegate.runtime.planning import PipelineStream, with_dependencies
 from tidegate.runtime.reconciliation import late_offsets, reconcile
@@ -23,9 +23,9 @@ class FixedStream(PipelineStream):
 
     fixed_operators: tuple[tuple[str, str], ...] = ()
 
-    def operators(self) -> dict[int, tuple[str, OperatorCheckpoint]]:
+    def operators(self) -> dict[int, tuple[str, OperatorState]]:
         return {
-            number: (f"{self.key}.{fingerprint}", OperatorCheckpoint(self.key, name, fingerprint))
+            number: (f"{self.key}.{fingerprint}", OperatorState(self.key, name, fingerprint))
             for number, (name, fingerprint) in enumerate(self.fixed_operators)
         }
 

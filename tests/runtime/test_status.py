@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint, StreamCheckpoint
+from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.connectors.base import InputRange
 from tidegate.observe.status import Rate, State
 from tidegate.operators.watermark import END_OF_INPUT_US
@@ -18,13 +18,13 @@ SECOND = 1_000_000
 
 
 def parse(*reports: dict[str, Any]) -> EpochReport:
-    return EpochReport.parse(json.dumps(report).encode() for report in reports)
+    return EpochReport.from_reports(json.dumps(report).encode() for report in reports)
 
 
 def manifest(
-    epoch: int, *operators: OperatorCheckpoint, event_times_us: dict[str, int] | None = None
+    epoch: int, *operators: OperatorState, event_times_us: dict[str, int] | None = None
 ) -> Manifest:
-    streams = {"s": StreamCheckpoint("1234", event_times_us=event_times_us or {})}
+    streams = {"s": StreamState("1234", event_times_us=event_times_us or {})}
     return Manifest(0, epoch, 2, 0, streams, {str(n): o for n, o in enumerate(operators)})
 
 
@@ -56,7 +56,7 @@ def test_combines_reports_of_all_tasks() -> None:
 
 
 def test_operator_state_has_handles_of_all_key_groups() -> None:
-    previous = OperatorCheckpoint("s", "w", "ff", {"0": ["gone", 0, 0, 0]}, {"gone": 5, "old": 7})
+    previous = OperatorState("s", "w", "ff", {"0": ["gone", 0, 0, 0]}, {"gone": 5, "old": 7})
     reports = parse(
         operator_report(
             0, late_rows=1, groups=2, bytes=10, open_windows=3, watermark_us=50, timer_us=None
@@ -90,11 +90,11 @@ def test_counters_add_up_epochs() -> None:
 
 def test_status_shows_how_long_the_epoch_has_been_running() -> None:
     counters = [StreamCounters("s"), StreamCounters("t")]
-    assert counters[0].status().working_seconds is None
+    assert counters[0].status().running_seconds is None
     with suppress(RuntimeError), track_running_epoch(counters):
-        assert all((item.status().working_seconds or -1) >= 0 for item in counters)
+        assert all((item.status().running_seconds or -1) >= 0 for item in counters)
         raise RuntimeError("the job failed")
-    assert [item.status().working_seconds for item in counters] == [None, None]
+    assert [item.status().running_seconds for item in counters] == [None, None]
 
 
 def test_progress_is_that_of_the_slowest_source() -> None:
@@ -127,8 +127,8 @@ def test_rate_covers_the_last_seconds() -> None:
 
 
 def test_status_counts_operators_of_the_stream_only() -> None:
-    state = OperatorCheckpoint("s", "w", "ff", report={"bytes": 300, "late_rows": 2, "groups": 4})
-    other = OperatorCheckpoint("t", "w", "ff", report={"bytes": 999, "late_rows": 9})
+    state = OperatorState("s", "w", "ff", report={"bytes": 300, "late_rows": 2, "groups": 4})
+    other = OperatorState("t", "w", "ff", report={"bytes": 999, "late_rows": 9})
     counters = StreamCounters("s")
     assert counters.status().state_bytes == 0
     counters.add(manifest(3, state, other), StreamReport(), 1)
@@ -137,8 +137,8 @@ def test_status_counts_operators_of_the_stream_only() -> None:
 
 
 def test_late_rows_are_counted_since_the_start() -> None:
-    def operator_state(late: int, discarded: int = 0) -> OperatorCheckpoint:
-        return OperatorCheckpoint("s", "w", "f", report={"late_rows": late, "discarded": discarded})
+    def operator_state(late: int, discarded: int = 0) -> OperatorState:
+        return OperatorState("s", "w", "f", report={"late_rows": late, "discarded": discarded})
 
     counters = StreamCounters("s")
     counters.restore(manifest(3, operator_state(7, 2)))
@@ -160,8 +160,7 @@ def test_watermark_is_the_minimum() -> None:
     )
     assert stateless.status().watermark == datetime(1970, 1, 1, 0, 0, 8, tzinfo=UTC)
     fast, slow = (
-        OperatorCheckpoint("s", "w", "f", report={"watermark_us": us})
-        for us in (5 * SECOND, 3 * SECOND)
+        OperatorState("s", "w", "f", report={"watermark_us": us}) for us in (5 * SECOND, 3 * SECOND)
     )
     chain = StreamCounters("s")
     chain.restore(manifest(0, fast, slow))
@@ -171,7 +170,7 @@ def test_watermark_is_the_minimum() -> None:
 def test_watermark_after_end_of_input_is_none() -> None:
     assert watermark_time(END_OF_INPUT_US) is None
     assert watermark_time(0) == datetime(1970, 1, 1, tzinfo=UTC)
-    ended = OperatorCheckpoint("s", "w", "f", report={"watermark_us": END_OF_INPUT_US})
+    ended = OperatorState("s", "w", "f", report={"watermark_us": END_OF_INPUT_US})
     counters = StreamCounters("s")
     counters.restore(manifest(0, ended))
     assert counters.status().watermark is None

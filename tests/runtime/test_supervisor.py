@@ -12,7 +12,7 @@ import pytest
 from tests.support.compiling import compile_with_sources
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import RestoreRequest
-from tidegate.checkpoint.manifest import Manifest, StreamCheckpoint
+from tidegate.checkpoint.manifest import Manifest, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
@@ -76,7 +76,7 @@ def test_status_is_starting_during_restore(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(supervisor, "checkpoints", record_status)
     monkeypatch.setattr(supervisor, "start", lambda *_: recorded.append(supervisor.status()))
-    supervisor.restore(cast(Any, None), Settings.of(None), RestoreRequest(1))
+    supervisor.restore(cast(Any, None), Settings.from_config(None), RestoreRequest(1))
     states = [(status.state, status.rows_in) for statuses in recorded for status in statuses]
     assert states == [(State.RUNNING, 5), (State.STARTING, 5), (State.STARTING, 5)]
     assert [status.state for status in supervisor.status()] == [State.STOPPED]
@@ -118,7 +118,7 @@ def test_drops_stream_from_running_and_stopped_pipelines(
 ) -> None:
     pipelines = {"main": FakePipeline()}
     supervisor = create_supervisor(tmp_path, **pipelines)
-    streams = {"s": StreamCheckpoint("1"), "t": StreamCheckpoint("2")}
+    streams = {"s": StreamState("1"), "t": StreamState("2")}
     for name in ("main", "own"):
         store = supervisor.directory.pipeline(name)
         Manifests(store).create(Manifest(0, 4, 16, 0, streams=streams))
@@ -137,7 +137,7 @@ def peekable_supervisor(path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervis
     supervisor.until_end = False
     monkeypatch.setattr(supervisor, "start_or_update", lambda *_: None)
     monkeypatch.setattr(supervisor, "check_runnable", lambda *_: None)
-    streams = {"apart": StreamCheckpoint("1")}
+    streams = {"apart": StreamState("1")}
     Manifests(supervisor.directory.pipeline("own")).create(Manifest(0, 0, 16, 0, streams=streams))
     return supervisor
 

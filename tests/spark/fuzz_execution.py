@@ -60,7 +60,7 @@ def candidates(dice: random.Random) -> Iterator[str]:
             ) or [" "]
         text = "".join(tokens)
         compiled = compile_text(text)
-        if runs_here(compiled) and not compiled.unrunnable:
+        if runs_here(compiled) and not compiled.rejections:
             yield text
 
 

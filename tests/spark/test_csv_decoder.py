@@ -13,7 +13,7 @@ from tests.spark.test_json_decoder import TIMES
 from tidegate.columns import CONTROL, MALFORMED_RECORD, NOW, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decode_csv
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
-from tidegate.connectors.formats.spark_text import TextFiles
+from tidegate.connectors.formats.spark_text import SparkTextDecoder
 from tidegate.operators.vectorized import RecordFailed
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def read_with_spark(
     options = {"format": "csv", "multi_line": False, "encoding": "utf-8", "header": False}
     options |= {"delimiter": form.delimiter, "quote": form.quote, "escape": form.escape}
     options |= {"timestamp_format": None, "null_value": None}
-    read = TextFiles(options, tuple(COLUMNS), (), True).read(spark.createDataFrame(raw))
+    read = SparkTextDecoder(options, tuple(COLUMNS), (), True).read(spark.createDataFrame(raw))
     # Some malformed records are not valid UTF-8.
     marked = read.withColumn(MALFORMED_RECORD, read[MALFORMED_RECORD].isNotNull()).drop(RECORD_FILE)
     rows = sorted(

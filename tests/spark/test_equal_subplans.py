@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from tests.support.sessions import Step, comparable_row, open_with, play, play_with_restart, rows_of
-from tidegate.checkpoint.manifest import OperatorCheckpoint
+from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.spark.lowering import _Lowering
@@ -69,7 +69,7 @@ def run(spark: Any, data: Path, script: str, **config: Any) -> Counter[tuple[Any
     return Counter(comparable_row(row) for row in rows_of(batches["s"]))
 
 
-def operators(data: Path) -> list[OperatorCheckpoint]:
+def operators(data: Path) -> list[OperatorState]:
     """Return the operators in the last manifest."""
     store = open_store(str(data / "_pipelines" / "main"))
     manifest = Manifests(store, 3).recover().manifest

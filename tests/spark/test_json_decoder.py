@@ -13,7 +13,7 @@ from tests.connectors.test_json_decoder import COLUMNS
 from tidegate.columns import CONTROL, MALFORMED_RECORD, NOW, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats.json import decode_json, json_schema
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
-from tidegate.connectors.formats.spark_text import TextFiles
+from tidegate.connectors.formats.spark_text import SparkTextDecoder
 from tidegate.operators.vectorized import VectorFailed
 
 if TYPE_CHECKING:
@@ -140,8 +140,10 @@ def read_with_spark(spark: SparkSession, records: list[bytes]) -> list[dict[str,
         }
     )
     options = {"format": "json", "multi_line": False, "encoding": "utf-8", "header": False}
-    files = TextFiles({**options, "timestamp_format": None}, tuple(COLUMNS), (), True, True)
-    read = files.read(spark.createDataFrame(raw))
+    decoder = SparkTextDecoder(
+        {**options, "timestamp_format": None}, tuple(COLUMNS), (), True, True
+    )
+    read = decoder.read(spark.createDataFrame(raw))
     # Some malformed records are not valid UTF-8.
     marked = read.withColumn(MALFORMED_RECORD, read[MALFORMED_RECORD].isNotNull()).drop(RECORD_FILE)
     table = with_numeric_times(marked.toArrow())

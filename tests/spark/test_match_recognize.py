@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from tests.support.sessions import play_with_restart, rows_of
 from tidegate.operators.match.matcher import _plain_values
-from tidegate.physical.match_conditions import kind_named, scalar_of
+from tidegate.physical.match_conditions import known_type, scalar_of
 from tidegate.sql.dialect import DIALECT
 
 pytestmark = pytest.mark.spark
@@ -72,7 +72,7 @@ def test_conditions_across_rows_equal_spark(spark: Any) -> None:
         places = {"a": "?0", "b": "?1"}
         for part in list(tree.find_all(exp.Column)):
             part.replace(exp.column(exp.to_identifier(places[part.name])))
-        kinds = [kind_named(SAMPLES[name][0]) for name in (left, right)]
+        kinds = [known_type(SAMPLES[name][0]) for name in (left, right)]
         tests.append(scalar_of("A", tree.expressions[0], kinds))
     columns = [f"{side}.{name} AS {side}_{name}" for side in "xy" for name in SAMPLES]
     query = f"SELECT {', '.join([*columns, *listed])} FROM samples AS x CROSS JOIN samples AS y"

@@ -18,7 +18,7 @@ from tests.support.sessions import bag, open_with, rows_of
 from tidegate.connectors.files import source as files_source
 from tidegate.operators.vectorized import VectorColumn, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
-from tidegate.physical.vectorized import Untranslatable, translated, typed_vector
+from tidegate.physical.vectorized import Untranslatable, translate, typed_vector
 from tidegate.runtime import epoch as cutting
 from tidegate.runtime.frames import FrameCache
 from tidegate.spark.errors import JobFailed
@@ -106,13 +106,13 @@ def in_tasks(sql: str) -> pa.Array | None:
     """Evaluate an expression like a task; return None if it is left to Spark."""
     columns = {name: typed_vector(VectorColumn(name), kind) for name, (kind, _) in COLUMNS.items()}
     try:
-        expression = translated(parse_one(sql, dialect=DIALECT), columns)
+        expression = translate(parse_one(sql, dialect=DIALECT), columns)
     except Untranslatable:
         return None
     live = pa.array([True] * len(table()))
     batch = table().append_column("_tg_selected", live).to_batches()[0]
     try:
-        stage = VectorStage((("x", expression.vector, arrow_type(expression.kind)),))
+        stage = VectorStage((("x", expression.vector, arrow_type(expression.sql_type)),))
         return stage.apply(batch, ()).column("x")
     except VectorFailed:
         return None

@@ -249,7 +249,7 @@ def check(text: str) -> None:
         item.create_sql()
     if compiled.errors:
         return
-    for error in compiled.unrunnable:
+    for error in compiled.rejections:
         assert error.render()
     streams = [item for item in compiled.declared if isinstance(item, Stream)]
     for plan in [stream.plan for stream in streams] + [plan for _, plan in compiled.explained]:

@@ -47,7 +47,7 @@ def test_where_can_use_columns_of_lateral_views() -> None:
 @pytest.mark.parametrize("name", ["lag", "lead", "nth_value"])
 def test_lag_lead_and_nth_value_need_an_argument(name: str) -> None:
     query = f"CREATE STREAM s AS SELECT {name}() OVER (ORDER BY ts) AS x FROM bids;"
-    (error,) = compile_with_sources(query).unrunnable
+    (error,) = compile_with_sources(query).rejections
     assert error.code == "TG-501" and "an argument is missing" in error.message
     assert error.hint is not None and f"{name}(x" in error.hint
 

@@ -47,7 +47,7 @@ def sink_of(
     more = "".join(f", {name} = '{value}'" for name, value in all_options.items())
     script = f"{SCRIPT}CREATE SINK out FROM t WITH (connector = 'delta', path = '{path}'{more});"
     compiled = compile_text(script)
-    assert not compiled.errors and not compiled.unrunnable
+    assert not compiled.errors and not compiled.rejections
     sink = compiled.catalog.get("out")
     assert isinstance(sink, Sink)
     return DeltaSink(SinkContext(sink, str(path), stream, lambda *_: None, schema=rows))
@@ -93,7 +93,7 @@ def source_of(
     compiled = compile_text(
         f"CREATE SOURCE s ({columns}) WITH (connector = 'delta', path = '{path}'{more});"
     )
-    assert not compiled.errors and not compiled.unrunnable
+    assert not compiled.errors and not compiled.rejections
     source = compiled.catalog.get("s")
     assert isinstance(source, Source)
     return DeltaSource(SourceContext(source, "", "", Settings()))

@@ -16,7 +16,7 @@ from tests.support.compiling import compile_text
 from tidegate.catalog.connector import ColumnTypes
 from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint, SourceIdentity
+from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceIdentity
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.base import LookupContext, SinkContext, SourceContext
 from tidegate.connectors.memory import connector as memory
@@ -151,7 +151,7 @@ class PipelineHarness:
         sinks = tuple(s for s in self.catalog.of_type(Sink) if s.stream == stream.name)
         scan = SimpleNamespace(index=0, delay_us=0, node=None, late_rows_of=None)
         key = stream.name.lower()
-        states = {0: (f"{key}.1", OperatorCheckpoint(key, "w", "1"))} if operators else {}
+        states = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
         plan = SimpleNamespace(
             lookups=(), scans=(scan,), operators=tuple(states), filters_failed_rows=True
         )
@@ -179,7 +179,7 @@ class PipelineHarness:
         return memory.open_inserts(str(self.folder / "rows"))
 
     def pipeline(self, **config: Any) -> PythonPipeline:
-        settings = Settings.of(config)
+        settings = Settings.from_config(config)
         source = self.catalog.get("s")
         assert isinstance(source, Source)
         data = str(self.folder / "rows")
@@ -257,7 +257,7 @@ class _FixedStream(PipelineStream):
     def sink_columns(self, sink: Sink) -> ColumnTypes:
         return (("a", "BIGINT"), ("id", "STRING"))
 
-    def operators(self) -> dict[int, tuple[str, OperatorCheckpoint]]:
+    def operators(self) -> dict[int, tuple[str, OperatorState]]:
         return dict(self.states)  # type: ignore[attr-defined]
 
 

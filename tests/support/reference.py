@@ -11,9 +11,9 @@ from typing import Any, get_args, get_type_hints
 import tidegate
 from tidegate.cli.main import app
 from tidegate.operators.aggregate.functions.registry import AGGREGATES
-from tidegate.operators.over.functions import RANKS, RANKS_OF_ALL
 from tidegate.sql import expressions as ex
 from tidegate.sql.suggestions import FUNCTIONS as OF_OTHERS
+from tidegate.types import RANK_FUNCTIONS, WHOLE_PARTITION_FUNCTIONS
 
 _GENERATED = "<!-- Generated from the code by `make goldens`. -->"
 
@@ -182,7 +182,15 @@ def functions_page() -> str:
 
 
 def _over() -> set[str]:
-    return {"LAG", "LEAD", "FIRST_VALUE", "LAST_VALUE", "NTH_VALUE", *RANKS, *RANKS_OF_ALL}
+    return {
+        "LAG",
+        "LEAD",
+        "FIRST_VALUE",
+        "LAST_VALUE",
+        "NTH_VALUE",
+        *RANK_FUNCTIONS,
+        *WHOLE_PARTITION_FUNCTIONS,
+    }
 
 
 def _names(names: Any) -> str:

@@ -123,7 +123,7 @@ class Tasks:
             update for item in control if item[:1] == b"T" for update in decode_updates(item[1:])
         ]
         assert len(updates) <= 1, "one key group reports the watermark"
-        reports = EpochReport.parse(item[1:] for item in control if item[:1] == b"N")
+        reports = EpochReport.from_reports(item[1:] for item in control if item[:1] == b"N")
         passing = [item for item in control if item[:1] == b"L"]
         result = sorted(tuple(row.values()) for row in live.to_pylist())
         return Epoch(result, updates[0].watermark_us if updates else None, reports, passing)
@@ -276,7 +276,7 @@ def test_stages_rows_for_every_sink_and_reports_the_rest(tmp_path: Path) -> None
         }
     )
     (out,) = staging(spec, place)(iter([batch]))
-    reports = EpochReport.parse(out.column(0).to_pylist())
+    reports = EpochReport.from_reports(out.column(0).to_pylist())
     assert pa.concat_tables(one.tables).to_pylist() == [{"x": 1, "y": "p"}, {"x": 2, "y": "q"}]
     assert pa.concat_tables(two.tables).to_pylist() == [{"b": "p"}, {"b": "q"}]
     assert pa.concat_tables(late.tables).to_pylist() == [{"l": 5}]

@@ -34,7 +34,7 @@ def rejection(invalid: Case) -> TidegateError:
 @pytest.fixture
 def every_operator_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not reject plans whose operators are not supported yet."""
-    monkeypatch.setattr("tidegate.compile.compiler.Compiled.unrunnable", ())
+    monkeypatch.setattr("tidegate.compile.compiler.Compiled.rejections", ())
 
 
 def test_sources_and_the_query_become_statements() -> None:

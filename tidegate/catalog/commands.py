@@ -65,10 +65,10 @@ def _rows(tree: exp.Expr) -> list[exp.Expr]:
 
 
 def insert_identity(statement: st.Insert, script: st.Script) -> str | None:
-    """Return the identity of an INSERT in a script: a hash of its text and its position among equal
-    texts. None for a command.
+    """Return the identity of an INSERT in a script; None for a command.
 
-    White space, comments and case do not matter.
+    It is a hash of the text, and the position among equal texts. White space, comments and case
+    do not matter.
     """
     declared = {s.name.lower() for s in script.statements if isinstance(s, st.Declaration)}
     if statement.target.lower() not in declared:

@@ -31,7 +31,7 @@ from tidegate.catalog.objects import (
     tables_in,
 )
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
-from tidegate.columns import DEAD_LETTER_FIELDS, OP
+from tidegate.columns import DEAD_LETTER_FIELDS, LATE_FIELDS, OP
 from tidegate.errors import CatalogError, Location, TidegateError, did_you_mean, nearest
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import string_literal
@@ -104,12 +104,7 @@ DEAD_LETTER_COLUMNS = (
 # Columns of a stream's dead letters: the expression that failed, and the row as JSON.
 FAILED_ROW_COLUMNS = tuple(Column(name, "STRING") for name in DEAD_LETTER_FIELDS)
 # Columns of a late stream in addition to those of the row: why it was late.
-LATE_COLUMNS = (
-    Column("late_operator", "STRING"),
-    Column("late_window_start", "TIMESTAMP"),
-    Column("late_window_end", "TIMESTAMP"),
-    Column("late_watermark", "TIMESTAMP"),
-)
+LATE_COLUMNS = tuple(Column(*late_field) for late_field in LATE_FIELDS)
 
 
 def _is_volatile(tree: exp.Expr) -> bool:
@@ -131,14 +126,14 @@ def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
     numbered = (f"ts_{number}" for number in itertools.count(2))
     candidates = itertools.chain(("ts", "event_time"), numbered)
     new_name = next(name for name in candidates if name not in names)
-    kind = (column.type or "").partition("(")[0]
+    sql_type = (column.type or "").partition("(")[0]
     expression = {
         "STRING": f"to_timestamp({column.name})",
         "VARCHAR": f"to_timestamp({column.name})",
         "CHAR": f"to_timestamp({column.name})",
         "BIGINT": f"timestamp_millis({column.name})",
         "INT": f"timestamp_seconds({column.name})",
-    }.get(kind, f"CAST({column.name} AS TIMESTAMP)")
+    }.get(sql_type, f"CAST({column.name} AS TIMESTAMP)")
     return (
         f"compute it from {column.name}: {new_name} AS {expression}, WATERMARK FOR {new_name} AS "
         f"{new_name} - INTERVAL '5' SECOND."
@@ -269,16 +264,16 @@ class DeclarationBuilder:
             hint = "declare at least one column of its records."
             errors.append(self._error("TG-210", message, statement.name_span, hint))
         for item in (item for item in statement.columns if item.metadata is not None):
-            kinds = metadata.get(str(item.metadata), ())
-            if not kinds:
+            sql_types = metadata.get(str(item.metadata), ())
+            if not sql_types:
                 message = f"connector {spec.name} has no metadata field {item.metadata}"
                 hint = f"remove the column {item.name}."
                 if metadata:
                     hint = did_you_mean(str(item.metadata), metadata, "metadata fields")
                 errors.append(self._error("TG-210", message, item.span, hint))
-            elif item.type not in kinds:
-                message = f"{item.metadata} is {' or '.join(kinds)}, not {item.type}"
-                hint = f"{item.name} {kinds[0]} METADATA FROM '{item.metadata}'"
+            elif item.type not in sql_types:
+                message = f"{item.metadata} is {' or '.join(sql_types)}, not {item.type}"
+                hint = f"{item.name} {sql_types[0]} METADATA FROM '{item.metadata}'"
                 errors.append(self._error("TG-210", message, item.span, hint))
         return errors
 
@@ -296,9 +291,9 @@ class DeclarationBuilder:
         connector: str,
     ) -> tuple[tuple[Column, ...], list[TidegateError]]:
         """Check the columns of a connector with fixed columns: declare none, or some of them."""
-        by_name = {name.lower(): (name, kind) for name, kind in fixed}
+        by_name = {name.lower(): (name, sql_type) for name, sql_type in fixed}
         if not any(column.computed is None for column in columns):
-            return tuple(Column(name, kind) for name, kind in fixed) + columns, []
+            return tuple(Column(name, sql_type) for name, sql_type in fixed) + columns, []
         errors: list[TidegateError] = []
         for column, definition in zip(columns, statement.columns, strict=True):
             if column.computed is not None:

@@ -99,7 +99,7 @@ class Source(Declared):
 
     @property
     def carries_op(self) -> bool:
-        """Return whether rows contain the column _op."""
+        """Whether rows contain the column _op."""
         return bool(self.options["changelog"])
 
     @property
@@ -134,7 +134,7 @@ class LookupTable(Declared):
 
     @property
     def carries_op(self) -> bool:
-        """Return whether rows are inserted with _op, so that they can be deleted."""
+        """Whether rows are inserted with _op, so that they can be deleted."""
         return bool(self.options.get("changelog"))
 
     @property
@@ -170,7 +170,7 @@ class Stream(Declared):
 
     @property
     def materialized(self) -> bool:
-        """Return whether the stream is a materialized view, whose rows are stored for queries."""
+        """Whether the stream is a materialized view, whose rows are stored for queries."""
         return isinstance(self.statement, st.CreateStream) and self.statement.materialized
 
 
@@ -200,7 +200,7 @@ class SideStream(Declared):
 
     @property
     def is_from_stream(self) -> bool:
-        """Return whether a stream emits the rows; False for dead letters of a source."""
+        """Whether a stream emits the rows; False for dead letters of a source."""
         return self.side_kind is not SideKind.DEAD_LETTERS
 
     @property

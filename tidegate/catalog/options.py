@@ -13,7 +13,7 @@ from tidegate.errors import CatalogError, Location, did_you_mean, nearest
 from tidegate.sql.dialect import string_literal
 from tidegate.sql.secrets import has_secret_name
 from tidegate.sql.statements import Option
-from tidegate.types import Span, format_duration, parse_duration
+from tidegate.types import Span, format_duration_us, parse_duration
 
 _ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MASK = "***"
@@ -88,7 +88,7 @@ class OptionSpec:
         if value is None:
             return "off" if self.may_be_off else ""
         if self.type is OptionType.DURATION:
-            return format_duration(value)
+            return format_duration_us(value)
         return str(value).lower() if self.type is OptionType.BOOLEAN else str(value)
 
 

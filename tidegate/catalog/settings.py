@@ -155,7 +155,7 @@ class Settings:
     )
 
     @classmethod
-    def of(cls, config: Mapping[str, Any] | None) -> Settings:
+    def from_config(cls, config: Mapping[str, Any] | None) -> Settings:
         settings = cls()
         for key, value in (config or {}).items():
             text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint
+from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.checkpoint.manifests import CheckpointName, Manifests, NewestManifest
 from tidegate.errors import DataDirectoryError, Location, RunError, TidegateError, did_you_mean
 
@@ -39,13 +39,13 @@ def non_revertible_sinks(
 ) -> list[NonRevertibleSink]:
     """Return the sinks that would contain duplicates after a restore of `checkpoint`."""
     newest = _load_or_none(manifests.load_newest)
-    found = []
+    sinks = []
     for name, sink in (newest.sinks if newest is not None else {}).items():
         if sink.epoch < 0 or tolerates_restore(sink.connector):
             continue
         if not checkpoint.includes(sink.generation, sink.epoch):
-            found.append(NonRevertibleSink(name, sink.connector, sink.epoch))
-    return found
+            sinks.append(NonRevertibleSink(name, sink.connector, sink.epoch))
+    return sinks
 
 
 def restore(manifests: Manifests, checkpoint: Manifest, keep_sink_rows: bool) -> Manifest:
@@ -168,16 +168,16 @@ def _sources(manifest: Manifest) -> Rows:
     ]
 
 
-def _operator(operator: OperatorCheckpoint) -> tuple[Any, ...]:
+def _operator(operator: OperatorState) -> tuple[Any, ...]:
     numbers = [_counter(operator, name) for name in ("groups", "rows", "bytes", "late_rows")]
     return (operator.stream, operator.name, *numbers, len(operator.files), _watermark(operator))
 
 
-def _counter(operator: OperatorCheckpoint, name: str) -> int:
+def _counter(operator: OperatorState, name: str) -> int:
     return int(operator.report.get(name) or 0)
 
 
-def _watermark(operator: OperatorCheckpoint) -> datetime | str | None:
+def _watermark(operator: OperatorState) -> datetime | str | None:
     micros = operator.report.get("watermark_us")
     if micros is None:
         return None
@@ -310,12 +310,12 @@ class Checkpoints:
 
     def check(self, request: RestoreRequest) -> None:
         """Raise the errors that `restore` would raise, without changing anything."""
-        self._require_rollback(request, self._find_manifests(request))
+        self._check_sinks_can_roll_back(request, self._find_manifests(request))
 
     def restore(self, request: RestoreRequest) -> list[Restored]:
         """Restore the requested pipelines."""
         manifests = self._find_manifests(request)
-        warnings = self._require_rollback(request, manifests)
+        warnings = self._check_sinks_can_roll_back(request, manifests)
         return [
             Restored(
                 pipeline,
@@ -399,16 +399,16 @@ class Checkpoints:
             hint="SHOW CHECKPOINTS; lists the others.",
         )
 
-    def _require_rollback(
+    def _check_sinks_can_roll_back(
         self, request: RestoreRequest, manifests: Mapping[str, Manifest]
     ) -> dict[str, list[TidegateError]]:
         """Raise if a sink that cannot roll back is ahead; return warnings with `keep_sink_rows`."""
         warnings: dict[str, list[TidegateError]] = {}
         for key, manifest in manifests.items():
-            found = non_revertible_sinks(self.pipelines[key], manifest, self.tolerates_restore)
-            if not found:
+            ahead = non_revertible_sinks(self.pipelines[key], manifest, self.tolerates_restore)
+            if not ahead:
                 continue
-            sinks = ", ".join(f"{a.sink} ({a.connector}) up to epoch {a.epoch}" for a in found)
+            sinks = ", ".join(f"{s.sink} ({s.connector}) up to epoch {s.epoch}" for s in ahead)
             if not request.keep_sink_rows:
                 raise RunError(
                     "TG-610",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 FORMAT = 2
@@ -27,7 +28,7 @@ class SourceIdentity:
 
 
 @dataclass(frozen=True)
-class OperatorCheckpoint:
+class OperatorState:
     """The fingerprint and state of an operator, with its counters."""
 
     stream: str
@@ -42,7 +43,7 @@ class OperatorCheckpoint:
 
 
 @dataclass(frozen=True)
-class StreamCheckpoint:
+class StreamState:
     """The offsets of a stream, and its counters since its first epoch."""
 
     # Identifies the output of the stream. A stream that starts over gets a new id.
@@ -64,7 +65,7 @@ class StreamCheckpoint:
 
 
 @dataclass(frozen=True)
-class SinkCheckpoint:
+class SinkState:
     """The last committables of a sink, with the epoch and generation in which they were staged.
 
     A manifest that is written without running an epoch, for example after DROP STREAM, repeats the
@@ -80,8 +81,8 @@ class SinkCheckpoint:
     # How many rows the stream had emitted at the last epoch in which the sink took part.
     stream_rows_at_last_epoch: int | None = None
 
-    def with_last_epoch_of(self, previous: SinkCheckpoint | None) -> SinkCheckpoint:
-        """Return this checkpoint; without committables, with the last epoch of `previous`."""
+    def with_last_epoch_of(self, previous: SinkState | None) -> SinkState:
+        """Return this state; without committables, with the last epoch of `previous`."""
         if self.committables:
             return self
         if previous is None or previous.stream != self.stream:
@@ -99,6 +100,11 @@ class EpochRange:
 
     def contains(self, generation: int, epoch: int) -> bool:
         return generation == self.generation and self.first <= epoch <= self.last
+
+
+def rolled_back_between(lineage: Sequence[EpochRange]) -> list[tuple[int, int]]:
+    """Return the last epoch before and the first one after those that each RESTORE rolled back."""
+    return [(before.last, after.first) for before, after in pairwise(lineage)]
 
 
 @dataclass(frozen=True)
@@ -122,9 +128,9 @@ class Manifest:
     key_groups: int
     # The processing time of the epoch in microseconds.
     processing_time_us: int
-    streams: dict[str, StreamCheckpoint] = field(default_factory=dict)
-    operators: dict[str, OperatorCheckpoint] = field(default_factory=dict)
-    sinks: dict[str, SinkCheckpoint] = field(default_factory=dict)
+    streams: dict[str, StreamState] = field(default_factory=dict)
+    operators: dict[str, OperatorState] = field(default_factory=dict)
+    sinks: dict[str, SinkState] = field(default_factory=dict)
     restores: list[RestoreRecord] = field(default_factory=list)
     # Sinks keep rows of generations before this one, because RESTORE was run with sinks = 'keep'.
     keep_before_generation: int = 0
@@ -189,23 +195,23 @@ def epoch_stamp(generation: int, epoch: int) -> str:
     return f"{generation:03d}-{epoch:012d}"
 
 
-def _parse_stream(part: dict[str, Any]) -> StreamCheckpoint:
+def _parse_stream(part: dict[str, Any]) -> StreamState:
     sources = {name: SourceIdentity(**source) for name, source in part["sources"].items()}
-    return StreamCheckpoint(**{**part, "sources": sources})
+    return StreamState(**{**part, "sources": sources})
 
 
-# By field of a sink checkpoint: its JSON key, if that has another name.
+# By field of a sink state: its JSON key, if that has another name.
 _SINK_KEYS = {"stream_rows_at_last_epoch": "stream_rows"}
 
 
-def _parse_sink(part: dict[str, Any]) -> SinkCheckpoint:
+def _parse_sink(part: dict[str, Any]) -> SinkState:
     names = {key: name for name, key in _SINK_KEYS.items()}
-    return SinkCheckpoint(**{names.get(key, key): value for key, value in part.items()})
+    return SinkState(**{names.get(key, key): value for key, value in part.items()})
 
 
 _PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "streams": _parse_stream,
-    "operators": lambda part: OperatorCheckpoint(**part),
+    "operators": lambda part: OperatorState(**part),
     "sinks": _parse_sink,
 }
 

@@ -194,7 +194,7 @@ def _watermark(status: StreamStatus) -> Text:
 
 def _lag(status: StreamStatus) -> Text:
     lag = status.live_lag_seconds
-    return _optional(None if lag is None else text.format_duration(lag))
+    return _optional(None if lag is None else text.format_seconds(lag))
 
 
 def _input(status: StreamStatus) -> Text:
@@ -207,7 +207,7 @@ def _epoch(status: StreamStatus) -> Text:
 
 def _epoch_duration(status: StreamStatus) -> Text:
     seconds = status.epoch_seconds
-    return _optional(None if seconds is None else text.format_duration(seconds))
+    return _optional(None if seconds is None else text.format_seconds(seconds))
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def describe_activity(status: StreamStatus, is_bounded: bool) -> str | None:
         return status.error
     if status.state not in (State.STARTING, State.RUNNING):
         return None
-    epoch_seconds = status.working_seconds
+    epoch_seconds = status.running_seconds
     if status.epoch is None and epoch_seconds is not None:
         return f"running the first epoch, which takes longest: {int(epoch_seconds)} s"
     if status.epoch is None:
@@ -165,7 +165,7 @@ def _nonzero_counters(status: StreamStatus) -> list[str]:
     parts = []
     if status.watermark is not None:
         lag = status.live_lag_seconds
-        behind = f" ({text.format_duration(lag)} behind)" if lag is not None else ""
+        behind = f" ({text.format_seconds(lag)} behind)" if lag is not None else ""
         parts.append(f"watermark {text.format_timestamp(status.watermark)}{behind}")
     if status.late_rows:
         parts.append(pluralize(status.late_rows, "late row"))
@@ -235,9 +235,11 @@ class PlainScreen:
 
 _STATUS_FIELDS = (
     "epoch", "rows_in", "rows_out", "rows_in_per_second", "rows_out_per_second", "watermark",
-    "watermark_lag_seconds", "late_rows", "dead_letters", "lost", "behind", "state_bytes",
-    "open_windows", "epoch_seconds", "error",
+    "watermark_lag_seconds", "late_rows", "dead_letters", "lost_records", "pending_records",
+    "state_bytes", "open_windows", "epoch_seconds", "error",
 )  # fmt: skip
+# The keys of fields that have another name in the log.
+_LOG_KEYS = {"lost_records": "lost", "pending_records": "behind"}
 
 
 class JsonLog:
@@ -287,7 +289,7 @@ class JsonLog:
 
     def _log_status(self, event: str, status: StreamStatus) -> None:
         level = "warning" if status.error is not None else "info"
-        values = {name: getattr(status, name) for name in _STATUS_FIELDS}
+        values = {_LOG_KEYS.get(name, name): getattr(status, name) for name in _STATUS_FIELDS}
         self._log(level, event, stream=status.name, state=status.state.value, **values)
 
     @contextmanager

@@ -132,7 +132,7 @@ def check(files: Sequence[str], values: Mapping[str, str]) -> int:
             valid, printed = False, printed + 1
             continue
         compiled = _compile(script)
-        errors = (*compiled.errors, *compiled.unrunnable)
+        errors = (*compiled.errors, *compiled.rejections)
         print_diagnostics(errors, leading_blank_line=printed > 0)
         printed += len(errors)
         print_diagnostics(compiled.warnings, "warning", leading_blank_line=printed > 0)
@@ -144,7 +144,7 @@ def check(files: Sequence[str], values: Mapping[str, str]) -> int:
 
 
 def _summary(compiled: Compiled) -> str:
-    errors = (*compiled.errors, *compiled.unrunnable)
+    errors = (*compiled.errors, *compiled.rejections)
     if errors:
         parts = [pluralize(len(errors), "error")]
     else:

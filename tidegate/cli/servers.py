@@ -26,7 +26,7 @@ def parse_address(option: str, text: str | None, example: str) -> Address | None
     """Return the address that an option names, or None if the option is missing."""
     if text is None:
         return None
-    address = Address.parse(text)
+    address = Address.from_text(text)
     if address is None:
         raise UsageError(f"{option} {text}: expected [HOST:]PORT", f"{option} {example}")
     return address

@@ -294,7 +294,7 @@ class Shell:
     def restore_declarations(self) -> None:
         """Execute the declarations of the previous shell on the data directory."""
         with self._handle_errors():
-            saved = self.session.recall()
+            saved = self.session.load_declarations()
             with self.screen.working("starting Spark…"):
                 for file, text in saved.scripts:
                     self.session.execute(text, file)

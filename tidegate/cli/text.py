@@ -86,10 +86,10 @@ def format_size(size_bytes: int) -> str:
     return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"
 
 
-def format_duration(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Format a duration with its two largest units."""
     if seconds < 0:
-        return f"-{format_duration(-seconds)}"
+        return f"-{format_seconds(-seconds)}"
     if seconds < 60:
         return f"{seconds:.1f} s"
     total = round(seconds)

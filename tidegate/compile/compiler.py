@@ -54,7 +54,7 @@ from tidegate.errors import (
     TidegateError,
     did_you_mean,
 )
-from tidegate.physical.rejections import unrunnable
+from tidegate.physical.rejections import find_rejections
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.binder import bind
 from tidegate.plan.bind.declarations import (
@@ -62,7 +62,7 @@ from tidegate.plan.bind.declarations import (
     bind_function,
     inline_calls,
 )
-from tidegate.plan.bind.scope import Context
+from tidegate.plan.bind.scope import BindingContext
 from tidegate.plan.rewrite.optimizer import optimized_plan
 from tidegate.plan.rewrite.semantics import rewrite, set_tombstone_ttl
 from tidegate.plan.side_streams import side_streams
@@ -87,13 +87,13 @@ class Compiled:
     replaced: bool = False
 
     @cached_property
-    def unrunnable(self) -> tuple[TidegateError, ...]:
+    def rejections(self) -> tuple[TidegateError, ...]:
         """The errors of valid streams that cannot run; they can only be explained."""
         streams = [item for item in self.declared if isinstance(item, Stream)]
-        return tuple(error for item in streams for error in self._unrunnable(item))
+        return tuple(error for item in streams for error in self._rejections_of(item))
 
-    def _unrunnable(self, stream: Stream) -> list[RunError]:
-        return unrunnable(stream, optimized_plan(stream.plan, self.settings))
+    def _rejections_of(self, stream: Stream) -> list[RunError]:
+        return find_rejections(stream, optimized_plan(stream.plan, self.settings))
 
 
 @dataclass
@@ -109,14 +109,14 @@ class Compiler:
     def compile(self, text: str, file: str | None = None) -> Compiled:
         """Compile a script."""
         script = parse_script(text, file, secret_options(self.connectors))
-        return _Run(self, script).run()
+        return _Compilation(self, script).run()
 
     def declare(self, function: Function) -> Compiled:
         """Declare a Python function, replacing a function of the same name."""
-        return _Run(self, st.Script("", ())).run(function)
+        return _Compilation(self, st.Script("", ())).run(function)
 
 
-class _Run:
+class _Compilation:
     """The state of one compilation."""
 
     def __init__(self, compiler: Compiler, script: st.Script) -> None:
@@ -389,11 +389,13 @@ class _Run:
 
     def _context(
         self, span: Span, emit: st.EmitClause | None = None, ttl_us: int | None = None
-    ) -> Context:
+    ) -> BindingContext:
         text, file = self.current_script.text, self.current_script.file
         function_exists = self.compiler.function_exists
         invalid_names = frozenset(self.invalid_names)
-        return Context(self.catalog, text, file, span, emit, ttl_us, function_exists, invalid_names)
+        return BindingContext(
+            self.catalog, text, file, span, emit, ttl_us, function_exists, invalid_names
+        )
 
     def _bind(self, query: st.Query, span: Span, options: Options | None) -> n.Emit | None:
         ttl = options["state_ttl"] if options is not None else None

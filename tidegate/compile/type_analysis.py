@@ -13,7 +13,7 @@ from tidegate.compile.compiler import Compiled
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, Location, ScriptError, TidegateError
 from tidegate.physical.operator_kind import Unrunnable
-from tidegate.physical.rejections import rejected
+from tidegate.physical.rejections import rejection_error
 from tidegate.plan.rewrite.optimizer import optimized_plan
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
         plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
     except Unrunnable as error:
         assert error.node is not None, "planning reports a node"
-        raise rejected(stream, typed.plan, error.node, error.rejection) from None
+        raise rejection_error(stream, typed.plan, error.node, error.rejection) from None
     fields = tuple(
         replace(field, type=typed_field.type)
         for field, typed_field in zip(stream.plan.fields, typed.plan.fields, strict=True)

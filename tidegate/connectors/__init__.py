@@ -2,7 +2,8 @@
 
 Start with `base`, the contracts of sources, sinks and lookup tables, and `registry`, which lists
 all connectors and opens them. Then read one package, for example `files/`: `spec` (or `options`)
-declares the options, `source` and `sink` run on the driver, `reader` and `writer` run in the tasks.
+declares the options, `source` and `sink` run on the driver, and `writer` runs in the tasks. Other
+packages also have a `reader` for the tasks.
 `formats/` decodes text records for several connectors.
 
 The sinks `debug_sinks` (console and blackhole) and `view` (materialized views) are single modules.

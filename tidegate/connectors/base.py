@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.checkpoint.manifest import EpochRange, epoch_stamp
+from tidegate.checkpoint.manifest import EpochRange, epoch_stamp, rolled_back_between
 from tidegate.errors import RunError, TidegateError
 from tidegate.types import ChangelogKind
 
@@ -314,9 +314,8 @@ class CommittedState:
 
     @property
     def rolled_back_ranges(self) -> list[tuple[int, int]]:
-        """Where the pipeline was restored: the last epoch before and the first one after."""
-        pairs = zip(self.lineage, self.lineage[1:], strict=False)
-        return [(before.last, after.first) for before, after in pairs]
+        """The last epoch before and the first one after those that each RESTORE rolled back."""
+        return rolled_back_between(self.lineage)
 
 
 class SinkWriter(Protocol):

@@ -33,7 +33,7 @@ class FirstRowsWriter:
     def finish(self) -> list[Committable]:
         if not self.total:
             return []
-        from tidegate.connectors.memory.rows import arrow_bytes
+        from tidegate.operators.kernels.arrays import arrow_bytes
 
         data = base64.b64encode(arrow_bytes(self.first_rows)).decode()
         return [{"total": self.total, "rows": data}]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from tidegate.connectors.memory.rows import arrow_bytes
 from tidegate.operators.join.lookup_cache import (
     PreloadedTable,
     drop_null_keys,
     encode_keys,
     key_columns,
 )
+from tidegate.operators.kernels.arrays import arrow_bytes
 from tidegate.storage import open_store
 
 if TYPE_CHECKING:

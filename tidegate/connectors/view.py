@@ -55,8 +55,8 @@ class ViewSchema:
         return {**asdict(self), "kind": self.kind.value}
 
     @classmethod
-    def of_json(cls, stored: dict[str, Any]) -> ViewSchema:
-        columns = tuple((str(name), str(kind)) for name, kind in stored["columns"])
+    def from_json(cls, stored: dict[str, Any]) -> ViewSchema:
+        columns = tuple((str(name), str(sql_type)) for name, sql_type in stored["columns"])
         return cls(ChangelogKind(stored["kind"]), tuple(stored["key"]), columns)
 
     def definition_hash(self, query: str) -> str:
@@ -70,7 +70,7 @@ class ViewSchema:
 
         from tidegate.physical.typed import arrow_type
 
-        fields = [pa.field(name, arrow_type(kind)) for name, kind in self.columns]
+        fields = [pa.field(name, arrow_type(sql_type)) for name, sql_type in self.columns]
         return pa.schema(fields).empty_table()
 
 
@@ -126,7 +126,7 @@ def read_change_file(store: Store, item: ChangeFile) -> tuple[pa.Table, int]:
 
 def change_file_bytes(table: pa.Table, rows_emitted: int) -> bytes:
     """Serialize a change file."""
-    from tidegate.connectors.memory.rows import arrow_bytes
+    from tidegate.operators.kernels.arrays import arrow_bytes
 
     metadata = {**(table.schema.metadata or {}), _ROWS_EMITTED: str(rows_emitted).encode()}
     return arrow_bytes(table.replace_schema_metadata(metadata).combine_chunks())
@@ -176,7 +176,7 @@ def store_schema(store: Store, schema: ViewSchema) -> None:
 def load_schema(store: Store) -> ViewSchema | None:
     """Read the schema, or return None if no pipeline has written one."""
     try:
-        return ViewSchema.of_json(json.loads(store.get(_SCHEMA_FILE)))
+        return ViewSchema.from_json(json.loads(store.get(_SCHEMA_FILE)))
     except NotFound:
         return None
 
@@ -271,7 +271,7 @@ class ViewSink:
         import pyarrow as pa
 
         from tidegate.connectors.memory.connector import read_table
-        from tidegate.connectors.memory.rows import arrow_bytes
+        from tidegate.operators.kernels.arrays import arrow_bytes
 
         tables = [read_table(self.store, name) for name in names]
         self.store.put(item.file, arrow_bytes(pa.concat_tables(tables)))

@@ -156,8 +156,8 @@ def stream_json(status: StreamStatus) -> Json:
         "state_bytes": status.state_bytes,
         "epoch_seconds": status.epoch_seconds,
         "open_windows": status.open_windows,
-        "behind": status.behind,
-        "lost": status.lost,
+        "behind": status.pending_records,
+        "lost": status.lost_records,
         "error": status.error,
         "operators": [_operator_json(operator) for operator in status.operators],
     }

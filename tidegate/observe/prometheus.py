@@ -54,13 +54,16 @@ STREAM_METRICS = (
         lambda s: s.dead_letters,
     ),
     StreamMetric(
-        _COUNTER, "lost_records", "Records deleted before they were read.", lambda s: s.lost
+        _COUNTER,
+        "lost_records",
+        "Records deleted before they were read.",
+        lambda s: s.lost_records,
     ),
     StreamMetric(
         _GAUGE,
         "behind_records",
         "Available records that did not fit into the last epoch.",
-        lambda s: s.behind,
+        lambda s: s.pending_records,
     ),
     StreamMetric(
         _GAUGE,

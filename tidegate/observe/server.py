@@ -30,7 +30,7 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Address | None:
+    def from_text(cls, text: str) -> Address | None:
         """Parse `HOST:PORT`, `[IPv6]:PORT` or `PORT`. Returns None if the text is none of them.
 
         Without a host, the address is that of the loopback interface.

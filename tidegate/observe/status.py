@@ -51,12 +51,12 @@ class StreamStatus:
     * `rows_in_per_second`, `rows_out_per_second`: rates of the last five seconds.
     * `watermark`, `watermark_lag_seconds`: the watermark, and how far it is behind the clock.
     * `late_rows`, `dead_letters`: late rows, and malformed or failed rows.
-    * `lost`: records that were deleted before they were read.
-    * `behind`: available records that did not fit into the last epoch; None if unknown.
+    * `lost_records`: records that were deleted before they were read.
+    * `pending_records`: available records that did not fit into the last epoch; None if unknown.
     * `state_bytes`: the size of the state of all operators.
     * `error`: the cause of a failure, or what the stream waits for.
     * `epoch_seconds`: the duration of the last epoch.
-    * `working_seconds`: how long the current epoch has been running; None between epochs.
+    * `running_seconds`: how long the current epoch has been running; None between epochs.
     * `progress`: the fraction of the available input that was read; None if unknown.
     """
 
@@ -75,15 +75,15 @@ class StreamStatus:
     error: str | None = None
     operators: tuple[OperatorStatus, ...] = ()
     # Records that were deleted before they were read.
-    lost: int = 0
+    lost_records: int = 0
     # Available records that did not fit into the last epoch; None if no source can count them.
-    behind: int | None = None
+    pending_records: int | None = None
     # Duration of the last epoch.
     epoch_seconds: float | None = None
     # Fraction of the input that has been read since the start; None if the sources do not know.
     progress: float | None = None
     # How long the current epoch has been running; None between epochs.
-    working_seconds: float | None = None
+    running_seconds: float | None = None
 
     @property
     def open_windows(self) -> int:
@@ -92,7 +92,7 @@ class StreamStatus:
 
     @property
     def live_lag_seconds(self) -> float | None:
-        """Like `watermark_lag_seconds`, but None if it is more than a day (historical data)."""
+        """The `watermark_lag_seconds`, but None if it is more than a day (historical data)."""
         lag = self.watermark_lag_seconds
         return lag if lag is not None and lag < _MAX_LIVE_LAG_SECONDS else None
 

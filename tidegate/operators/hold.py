@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidegate.columns import HASH, OP, STORE_TIME
 from tidegate.operators.kernels.arrays import concat
-from tidegate.operators.late_rows import LateRowFormat
+from tidegate.operators.late_rows import LateRowFormat, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
     KeyGroupState,
@@ -71,13 +71,12 @@ class HoldOperator:
     ) -> StepOutput:
         store = TimeBucketStore(state, self.shuffle_schemas[0], None)
         output = StepOutput()
-        rows = concat(inputs[0])[0] if inputs[0] else self.shuffle_schemas[0][0].empty_table()
-        if progress.previous_watermark_us is not None and rows.num_rows:
-            is_late = rows.column(STORE_TIME).to_numpy() <= progress.previous_watermark_us
-            state.count_late(int(is_late.sum()))
-            if is_late.any():
-                self._emit_late(rows.filter(pa.array(is_late)), progress, output)
-                rows = rows.filter(pa.array(~is_late))
+        rows, late = split_late(self.shuffle_schemas[0][0], inputs[0], state, progress)
+        if self.late_rows is not None:
+            for late_name, name in zip(self.late_rows.names, self.output.names, strict=False):
+                late = late.append_column(late_name, late.column(name))
+            watermark_us = progress.previous_watermark_us
+            output.late += self.late_rows.with_window(late, self.start, watermark_us)
         watermark_us = progress.watermark_us
         if watermark_us is not None:
             due = [part[0] for part in store.load(None, watermark_us + 1)]
@@ -98,16 +97,3 @@ class HoldOperator:
         rows = pa.concat_tables(parts)
         order = np.argsort(rows.column(STORE_TIME).to_numpy(), kind="stable")
         return [rows.take(pa.array(order)).select(self.output.names)] if rows.num_rows else []
-
-    def _emit_late(self, rows: pa.Table, progress: TimeProgress, output: StepOutput) -> None:
-        if self.late_rows is None:
-            return
-        names = dict(zip(self.late_rows.names, self.output.names, strict=False))
-        original = pa.table([rows.column(name) for name in names.values()], names=list(names))
-        ends = np.asarray(rows.column(STORE_TIME).to_numpy(), np.int64)
-        starts = ends
-        if self.start is not None:
-            starts = np.asarray(rows.column(self.start).cast(pa.int64()).to_numpy(), np.int64)
-        output.late.append(
-            self.late_rows.with_reason(original, starts, ends, progress.previous_watermark_us)
-        )

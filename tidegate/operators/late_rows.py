@@ -10,18 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import INPUT_ROWS, PANE, STORE_TIME
+from tidegate.columns import INPUT_ROWS, LATE_FIELDS, PANE, STORE_TIME
 from tidegate.operators.aggregate.groups import WindowPanes
 from tidegate.operators.kernels.arrays import int_column
 from tidegate.operators.operator import KeyGroupState, Operator, Tables, TimeProgress
 
 TIMESTAMP = pa.timestamp("us", "UTC")
-# The columns that a late stream has after those of the row.
-REASON = (
-    ("late_operator", pa.string()),
-    ("late_window_start", TIMESTAMP),
-    ("late_window_end", TIMESTAMP),
-    ("late_watermark", TIMESTAMP),
+_REASON_FIELDS = tuple(
+    pa.field(name, TIMESTAMP if sql_type == "TIMESTAMP" else pa.string())
+    for name, sql_type in LATE_FIELDS
 )
 
 
@@ -30,15 +27,16 @@ class LateRowFormat:
     """The rows that an operator emits to the stream that LATE DATA TO names.
 
     Input rows have the columns that the operator requires and the columns of the original row as
-    `l0`, `l1`, …. A late stream of several inputs has the columns of all of them: `stream` are
-    their types, and `sources` has for each of them the index of the original column, or None.
+    `l0`, `l1`, …. A late stream of several inputs has the columns of all of them: `stream_types`
+    are their types, and `column_indexes` has for each of them the index of the original column, or
+    None.
     """
 
     operator: str
     required: pa.Schema
     original: tuple[pa.DataType, ...]
-    stream: tuple[pa.DataType, ...] | None = None
-    sources: tuple[int | None, ...] | None = None
+    stream_types: tuple[pa.DataType, ...] | None = None
+    column_indexes: tuple[int | None, ...] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -54,9 +52,9 @@ class LateRowFormat:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the late rows that the operator emits."""
-        kinds = self.original if self.stream is None else self.stream
-        columns = [pa.field(f"l{index}", kind) for index, kind in enumerate(kinds)]
-        return pa.schema([*columns, *(pa.field(*pair) for pair in REASON)])
+        types = self.original if self.stream_types is None else self.stream_types
+        columns = [pa.field(f"l{index}", data_type) for index, data_type in enumerate(types)]
+        return pa.schema([*columns, *_REASON_FIELDS])
 
     def select(self, rows: pa.Table) -> pa.Table:
         """Return rows in the input schema."""
@@ -115,11 +113,11 @@ class LateRowFormat:
 
     def _columns(self, rows: pa.Table) -> list[pa.ChunkedArray | pa.Array]:
         """Return the original columns, or those of the late stream."""
-        if self.stream is None or self.sources is None:
+        if self.stream_types is None or self.column_indexes is None:
             return [rows.column(name) for name in self.names]
         return [
-            pa.nulls(rows.num_rows, kind) if source is None else rows.column(f"l{source}")
-            for kind, source in zip(self.stream, self.sources, strict=True)
+            pa.nulls(rows.num_rows, data_type) if index is None else rows.column(f"l{index}")
+            for data_type, index in zip(self.stream_types, self.column_indexes, strict=True)
         ]
 
 
@@ -144,18 +142,23 @@ def split_late(
 
 def with_late_columns(
     operator: Any,
-    stream: tuple[pa.DataType, ...],
-    sources: Mapping[int, tuple[int | None, ...]],
+    stream_types: tuple[pa.DataType, ...],
+    column_indexes: Mapping[int, tuple[int | None, ...]],
 ) -> Operator:
     """Return an operator whose late rows have the columns of a stream of several inputs.
 
-    `sources` has the original columns by input port. A port that is missing has no late rows.
+    `column_indexes` has the indexes of the original columns by input port. A port that is missing
+    has no late rows.
     """
     has_ports = isinstance(operator.late_rows, tuple)
     ports = operator.late_rows if has_ports else (operator.late_rows,)
-    no_columns = (None,) * len(stream)
+    no_columns = (None,) * len(stream_types)
     widened = tuple(
-        replace(late_rows, stream=stream, sources=sources.get(port, no_columns))
+        replace(
+            late_rows,
+            stream_types=stream_types,
+            column_indexes=column_indexes.get(port, no_columns),
+        )
         for port, late_rows in enumerate(ports)
     )
     result: Operator = replace(operator, late_rows=widened if has_ports else widened[0])

@@ -59,7 +59,7 @@ class NormalizeOperator:
 
     @property
     def output(self) -> pa.Schema:
-        fields = [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
+        fields = [pa.field(f"c{index}", data_type) for index, data_type in enumerate(self.columns)]
         return pa.schema([*fields, pa.field(OP, pa.string())])
 
     @property

@@ -52,7 +52,7 @@ class OperatorRunner:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Eight bytes that identify the meaning and the format of the state."""
+        """The eight bytes that identify the meaning and the format of the state."""
         return codec.fingerprint(
             self.operator.name, self.canonical_form, *self.operator.state_format()
         )

@@ -149,7 +149,8 @@ class VectorStage:
         try:
             selected = self._selected(batch)
             arrays = [
-                _as_array(v.evaluate(batch), batch.num_rows, kind) for _, v, kind in self.columns
+                _as_array(v.evaluate(batch), batch.num_rows, data_type)
+                for _, v, data_type in self.columns
             ]
         except (pa.ArrowException, ValueError) as error:
             raise VectorFailed(str(error)) from None
@@ -164,6 +165,6 @@ class VectorStage:
         return selected
 
 
-def _as_array(value: Value, count: int, kind: pa.DataType) -> pa.Array:
+def _as_array(value: Value, count: int, data_type: pa.DataType) -> pa.Array:
     array = pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
-    return array if array.type == kind else array.cast(kind)
+    return array if array.type == data_type else array.cast(data_type)

@@ -79,7 +79,7 @@ class AggregatePlan:
 
     @property
     def emits_updates(self) -> bool:
-        """True if the operator emits updates in every epoch, not only final rows."""
+        """Whether the operator emits updates in every epoch, not only final rows."""
         return self.node.emit is not None and self.node.emit.mode in _UPDATE_MODES
 
     @property
@@ -387,10 +387,10 @@ def _operator(
 def _output(plan: AggregatePlan, types: Types) -> tuple[OutputColumn, ...]:
     from tidegate.operators.aggregate.groups import OutputColumn
 
-    kinds = types.columns(plan.node)
+    data_types = types.columns(plan.node)
     return tuple(
-        OutputColumn(output.kind, output.index, kind, output.offset_us)
-        for output, kind in zip(plan.outputs, kinds, strict=True)
+        OutputColumn(output.kind, output.index, data_type, output.offset_us)
+        for output, data_type in zip(plan.outputs, data_types, strict=True)
     )
 
 

@@ -10,7 +10,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.physical.aggregate import WEIGHT_SQL
 from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
 from tidegate.physical.expressions import text_of
-from tidegate.physical.join import canonical_pairs, common_types, operator_name
+from tidegate.physical.join import common_types, key_text, operator_name
 from tidegate.physical.join import sql as join_sql
 from tidegate.physical.operator_kind import BuildContext, BuiltOperator, OperatorKind, Rejection
 from tidegate.physical.stage_sql import PortColumns, PortSchema, carries_op, unix_micros_sql
@@ -18,7 +18,7 @@ from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quote_identifier
-from tidegate.types import format_duration
+from tidegate.types import format_duration_us
 
 if TYPE_CHECKING:
     from tidegate.operators.join.asof import AsofBounds, AsofJoin
@@ -119,7 +119,7 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
 
 
 def emits_only_at_end(node: n.Join, has_watermark: bool) -> bool:
-    """Return True if rows are emitted only when the inputs have ended."""
+    """Return whether rows are emitted only when the inputs have ended."""
     return node.asof_condition is not None and not node.by_watermark and not carries_op(node)
 
 
@@ -127,7 +127,7 @@ def emits_only_at_end(node: n.Join, has_watermark: bool) -> bool:
 
 
 def describe(node: n.Join) -> str:
-    text = f"Join {node.how} {node.kind.value}{canonical_pairs(node)}"
+    text = f"Join {node.how} {node.kind.value}{key_text(node)}"
     if node.as_of is not None:
         text += f", as of {text_of(node.as_of)}"
     if node.match is not None:
@@ -146,7 +146,7 @@ def _distance(condition: n.AsofCondition, times: bool) -> str:
     behind = condition.upper if condition.direction != n.FORWARD else None
     ahead = condition.lower if condition.direction != n.BACKWARD else None
     words = [
-        f"{format_duration(int(limit)) if times else limit} {where}"
+        f"{format_duration_us(int(limit)) if times else limit} {where}"
         for limit, where in ((behind, "behind"), (ahead and -ahead, "ahead"))
         if limit is not None
     ]
@@ -266,14 +266,16 @@ def _has_tombstones(node: n.Join) -> bool:
     return node.validity_id is not None or carries_op(node.right)
 
 
-def _cast(sql: str, kind: str, types: Types) -> str:
-    return sql if types.name(sql) == kind else f"CAST({sql} AS {kind})"
+def _cast(sql: str, sql_type: str, types: Types) -> str:
+    return sql if types.name(sql) == sql_type else f"CAST({sql} AS {sql_type})"
 
 
 def _base_columns(node: n.Join, port: int, keys: list[str], types: Types) -> PortColumns:
     columns = PortColumns()
     key_sql = _keys(node)[port]
-    columns.add_all("k", [_cast(key, kind, types) for key, kind in zip(key_sql, keys, strict=True)])
+    columns.add_all(
+        "k", [_cast(key, sql_type, types) for key, sql_type in zip(key_sql, keys, strict=True)]
+    )
     columns.add_all("c", [quote_identifier(item.id) for item in _output_fields(node, port)])
     return columns
 

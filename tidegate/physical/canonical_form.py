@@ -82,9 +82,11 @@ class CanonicalWriter:
 
 def _parts(tree: exp.Expr) -> list[tuple[str, Any]]:
     """Return the arguments of an expression by name, without unset ones."""
-    said = ((key, tree.args[key]) for key in sorted(tree.args))
+    arguments = ((key, tree.args[key]) for key in sorted(tree.args))
     return [
-        (key, part) for key, part in said if part is not None and part is not False and part != []
+        (key, part)
+        for key, part in arguments
+        if part is not None and part is not False and part != []
     ]
 
 

@@ -8,7 +8,7 @@ from tidegate.physical.registry import kind_of
 from tidegate.plan import nodes as n
 from tidegate.sql.expressions import with_declared_names
 from tidegate.sql.statements import EmitMode
-from tidegate.types import format_duration
+from tidegate.types import format_duration_us
 
 
 def explain(plan: n.Emit, name: str | None = None) -> str:
@@ -71,7 +71,7 @@ def _scan(node: n.Node) -> str:
     source = node.source
     facts = [source.connector, "bounded" if source.bounded else "unbounded"]
     if source.watermark is not None:
-        delay = format_duration(source.watermark.delay_us)
+        delay = format_duration_us(source.watermark.delay_us)
         facts.append(f"watermark {source.watermark.column} - {delay}")
     if source.primary_key:
         facts.append(f"key {', '.join(source.primary_key)}")
@@ -106,9 +106,9 @@ def _emit(node: n.Node) -> str:
     if node.clause.mode is EmitMode.DEFAULT:
         parts = []
     if node.clause.every_us is not None:
-        parts[0] += f" {format_duration(node.clause.every_us)}"
+        parts[0] += f" {format_duration_us(node.clause.every_us)}"
     if node.clause.lateness_us:
-        parts.append(f"allow lateness {format_duration(node.clause.lateness_us)}")
+        parts.append(f"allow lateness {format_duration_us(node.clause.lateness_us)}")
     if node.clause.late_to:
         parts.append(f"late rows to {node.clause.late_to}")
     return f"Emit {', '.join(parts)}: {names_of(node.fields)}"

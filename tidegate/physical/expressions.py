@@ -176,8 +176,8 @@ def ordering(part: exp.Expr, types: Types) -> Ordering:
     """Return the type, direction and NULL placement of an ORDER BY expression."""
     from tidegate.operators.kernels.ordering import Ordering
 
-    kind = types.of(ordered_by(part))
+    data_type = types.of(ordered_by(part))
     if not isinstance(part, exp.Ordered):
-        return Ordering(kind)
+        return Ordering(data_type)
     descending, first = bool(part.args.get("desc")), part.args.get("nulls_first")
-    return Ordering(kind, descending, not descending if first is None else bool(first))
+    return Ordering(data_type, descending, not descending if first is None else bool(first))

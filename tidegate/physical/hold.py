@@ -69,8 +69,8 @@ def build(node: n.Hold, context: BuildContext) -> BuiltOperator:
     with_op = carries_op(node.input)
     if with_op:
         columns.add(OP, OP)
-    kinds = context.types.columns(node.input)
-    fields = [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
+    data_types = context.types.columns(node.input)
+    fields = [pa.field(f"c{index}", data_type) for index, data_type in enumerate(data_types)]
     output = pa.schema([*fields, pa.field(OP, pa.string())] if with_op else fields)
     # A late stream has the columns of rows before windows were assigned.
     window = node.input if isinstance(node.input, n.Window) else None

@@ -33,7 +33,7 @@ from tidegate.plan.bind.scope import referenced_ids
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quote_identifier
-from tidegate.types import format_duration
+from tidegate.types import format_duration_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,12 +64,12 @@ class JoinPlan:
 
     @property
     def updates(self) -> bool:
-        """True if rows may be retracted, or wait for the end of the input."""
+        """Whether rows may be retracted, or wait for the end of the input."""
         return self.times is None or any(self.retracts)
 
     @property
     def at_end(self) -> bool:
-        """True if rows without a match are only known when the input has ended."""
+        """Whether rows without a match are only known when the input has ended."""
         return self.times is None and emits_only_at_end(self.node, False)
 
     @property
@@ -196,7 +196,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
 
 
 def emits_only_at_end(node: n.Join, has_watermark: bool) -> bool:
-    """Return True if some rows are emitted only when the inputs have ended."""
+    """Return whether some rows are emitted only when the inputs have ended."""
     if node.kind not in SUPPORTED_KINDS or carries_op(node):
         return False
     outer = node.how not in ("INNER", "SEMI")
@@ -210,10 +210,10 @@ def operator_name(node: n.Join) -> str:
 
 
 def describe(node: n.Join) -> str:
-    text = f"Join {node.how} {node.kind.value}{canonical_pairs(node)}"
+    text = f"Join {node.how} {node.kind.value}{key_text(node)}"
     if node.bounds is not None:
-        lower = format_duration(node.bounds.lower_us or 0)
-        upper = format_duration(node.bounds.upper_us or 0)
+        lower = format_duration_us(node.bounds.lower_us or 0)
+        upper = format_duration_us(node.bounds.upper_us or 0)
         text += f", {node.bounds.left_id} - {node.bounds.right_id} in [{lower}, {upper}]"
     if node.as_of is not None:
         text += f", as of {text_of(node.as_of)}"
@@ -222,7 +222,7 @@ def describe(node: n.Join) -> str:
     return text
 
 
-def canonical_pairs(node: n.Join) -> str:
+def key_text(node: n.Join) -> str:
     """Format the keys of a join for `explain`."""
     if not node.key_pairs:
         return ""
@@ -261,8 +261,8 @@ def sql(node: n.Join, writer: SqlWriter) -> str:
 def build(node: n.Join, context: BuildContext) -> BuiltOperator:
     plan = plan_join(node)
     common = common_types(*plan.keys, context.types)
-    kinds = tuple(arrow_type(name) for name in common)
-    operator = _operator(plan, kinds, context)
+    data_types = tuple(arrow_type(name) for name in common)
+    operator = _operator(plan, data_types, context)
     ports = tuple(_port(plan, port, common, context.types) for port in (0, 1))
     return BuiltOperator(operator, ports)
 
@@ -281,8 +281,8 @@ def common_types(left: list[str], right: list[str], types: Types) -> list[str]:
 
 
 def _comparable(one: str, other: str) -> bool:
-    numbers = all(kind.split("(")[0] in _NUMBERS for kind in (one, other))
-    return numbers or all(kind.startswith("TIMESTAMP") for kind in (one, other))
+    numbers = all(sql_type.split("(")[0] in _NUMBERS for sql_type in (one, other))
+    return numbers or all(sql_type.startswith("TIMESTAMP") for sql_type in (one, other))
 
 
 def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], context: BuildContext) -> Operator:
@@ -347,8 +347,8 @@ def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortSch
     if plan.times is not None:
         columns.add(STORE_TIME, plan.times[port])
     keys = [
-        key if types.name(key) == kind else f"CAST({key} AS {kind})"
-        for key, kind in zip(plan.keys[port], common, strict=True)
+        key if types.name(key) == sql_type else f"CAST({key} AS {sql_type})"
+        for key, sql_type in zip(plan.keys[port], common, strict=True)
     ]
     columns.add_all("k", keys)
     columns.add_all("c", column_sql(side))

@@ -162,16 +162,16 @@ def _key(pair: n.KeyPair, types: Types) -> str:
     """Return the key of a row in the type of the table's column; NULL if no value can be equal."""
     left, right = to_sql(pair.left), to_sql(pair.right)
     key_type, column_type = types.name(left), types.name(right)
-    kinds = tuple(kind.partition("(")[0] for kind in (key_type, column_type))
-    if kinds[1] not in _KEYS:
+    sql_types = tuple(sql_type.partition("(")[0] for sql_type in (key_type, column_type))
+    if sql_types[1] not in _KEYS:
         raise Unrunnable(
             Rejection(
                 f"{_plain(left, right)}: a lookup by values of type {column_type} cannot run yet",
                 "look up by a whole number, a text, a time or a decimal.",
             )
         )
-    exact = all(kind in _EXACT for kind in kinds)
-    times = all(kind in ("TIMESTAMP", "TIMESTAMP_NTZ") for kind in kinds)
+    exact = all(sql_type in _EXACT for sql_type in sql_types)
+    times = all(sql_type in ("TIMESTAMP", "TIMESTAMP_NTZ") for sql_type in sql_types)
     if key_type != column_type and not exact and not times:
         text = f"{_plain(left, right)}: a lookup of {key_type} by {column_type} cannot run yet"
         raise Unrunnable(Rejection(text, f"CAST({left.replace('`', '')} AS {column_type}) = …"))
@@ -191,9 +191,9 @@ def _plain(left: str, right: str) -> str:
 
 def require_known_types(columns: Sequence[tuple[str, str]], table: str) -> None:
     """Reject columns with types that tasks cannot process."""
-    for name, kind in columns:
+    for name, sql_type in columns:
         try:
-            arrow_type(kind)
+            arrow_type(sql_type)
         except ValueError as error:
             text = f"the column {name} of the lookup table {table}: {error}"
             raise Unrunnable(Rejection(text, f"leave {name} out.")) from None

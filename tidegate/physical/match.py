@@ -11,7 +11,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.canonical_form import CanonicalWriter, canonical_ttl
 from tidegate.physical.expressions import CallPlan, ordered_by, ordering, plan_call
 from tidegate.physical.join import closing_sql
-from tidegate.physical.match_conditions import UNKNOWN, kind_named, scalar_of
+from tidegate.physical.match_conditions import UNKNOWN, known_type, scalar_of
 from tidegate.physical.operator_kind import (
     BuildContext,
     BuiltOperator,
@@ -26,7 +26,7 @@ from tidegate.plan.bind.scope import fields_by_id, infer_type
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quote_identifier
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 if TYPE_CHECKING:
     from tidegate.operators.late_rows import LateRowFormat
@@ -56,14 +56,14 @@ def require_translatable(node: n.Match) -> None:
     """Reject conditions that cannot run whatever the types turn out to be."""
     fields = fields_by_id(node.input.fields)
     for item in node.conditions:
-        kinds = []
+        sql_types = []
         for part in item.parts:
             if isinstance(part, n.MatchAggregate):
                 _running_call(part, node.input)
-                kinds.append(UNKNOWN)
+                sql_types.append(UNKNOWN)
             else:
-                kinds.append(kind_named(infer_type(part.value, fields)))
-        scalar_of(item.variable, item.tree, kinds)
+                sql_types.append(known_type(infer_type(part.value, fields)))
+        scalar_of(item.variable, item.tree, sql_types)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class MatchPlan:
         from tidegate.operators.match.search import CompiledCondition
 
         parts = [self._part(part) for part in item.parts]
-        test = scalar_of(item.variable, item.tree, [kind for _, kind in parts])
+        test = scalar_of(item.variable, item.tree, [sql_type for _, sql_type in parts])
         return CompiledCondition(test, tuple(part for part, _ in parts))
 
     def _part(self, part: n.Navigation | n.MatchAggregate) -> tuple[ConditionInput, str]:
@@ -161,58 +161,60 @@ class MatchPlan:
         if isinstance(part, n.MatchAggregate):
             return self._running(part)
         sql = to_sql(part.value)
-        value, kind = self._value(sql), kind_named(self.types.name(sql))
-        if kind == UNKNOWN:
+        value, sql_type = self._value(sql), known_type(self.types.name(sql))
+        if sql_type == UNKNOWN:
             message = f"values of type {self.types.name(sql)} cannot be compared across rows"
             hint = "read a part of it, or to_json(…) of it."
             raise Unrunnable(Rejection(message, hint, own_span(part.value)))
         missing = None if part.missing is None else self._value(to_sql(part.missing))
         if part.is_current:
-            return CurrentValue(value, part.back, missing), kind
+            return CurrentValue(value, part.back, missing), sql_type
         group = self._group(part.variables)
-        return NavigatedValue(value, group, part.last, part.offset, part.back, missing), kind
+        return NavigatedValue(value, group, part.last, part.offset, part.back, missing), sql_type
 
     def _running(self, part: n.MatchAggregate) -> tuple[RunningAggregate, str]:
         from tidegate.operators.match.search import RunningAggregate
 
         call = _running_call(part, self.node.input)
-        group, result = self._group(part.variables), kind_named(self.types.name(to_sql(part.call)))
+        group, result = self._group(part.variables), known_type(self.types.name(to_sql(part.call)))
         if not call.arguments and call.filter is None:
             return RunningAggregate(call.function, group), result
         (sql,) = call.argument_sql
-        kind = kind_named(self.types.name(sql))
-        if not _adds_up(call, kind):
+        sql_type = known_type(self.types.name(sql))
+        if not _adds_up(call, sql_type):
             raise _unrunnable(part, f"{call.text} over {self.types.name(sql)} cannot run in DEFINE")
         zero: object = 0
         if result == "DOUBLE" and call.function != "avg":
             zero = 0.0
         elif result.startswith("DECIMAL"):
             zero = Decimal(0)
-        elif kind in ("DOUBLE", "FLOAT"):
+        elif sql_type in ("DOUBLE", "FLOAT"):
             zero = 0.0
-        doubles = kind in ("DOUBLE", "FLOAT")
+        doubles = sql_type in ("DOUBLE", "FLOAT")
         bits = 64 if call.function == "sum" and result == "BIGINT" else 0
         return RunningAggregate(call.function, group, self._value(sql), zero, doubles, bits), result
 
 
 def _running_call(part: n.MatchAggregate, below: n.Node) -> CallPlan:
-    """Plan an aggregate that can be computed row by row; raises Unrunnable."""
+    """Plan an aggregate that can be computed row by row; raise Unrunnable otherwise."""
     call = plan_call(part.call, below)
     if call.function not in _RUNNING or call.distinct or len(call.argument_sql) > 1:
         raise _unrunnable(part, f"{call.text} cannot run in DEFINE")
     return call
 
 
-def _adds_up(call: CallPlan, kind: str) -> bool:
-    """Return True if a running aggregate over a type gives the same result as Spark."""
+def _adds_up(call: CallPlan, sql_type: str) -> bool:
+    """Return whether a running aggregate over a type gives the same result as Spark."""
     if call.function == "count":
         return True
     if call.function in ("min", "max"):
-        return kind != UNKNOWN
-    whole = kind in ("TINYINT", "SMALLINT", "INT", "BIGINT")
-    if whole or kind in ("DOUBLE", "FLOAT"):
+        return sql_type != UNKNOWN
+    whole = sql_type in ("TINYINT", "SMALLINT", "INT", "BIGINT")
+    if whole or sql_type in ("DOUBLE", "FLOAT"):
         return True
-    digits = int(kind[8:].partition(",")[0]) if kind.startswith("DECIMAL(") else _MOST_SUMMED + 1
+    digits = (
+        int(sql_type[8:].partition(",")[0]) if sql_type.startswith("DECIMAL(") else _MOST_SUMMED + 1
+    )
     return call.function == "sum" and digits <= _MOST_SUMMED
 
 
@@ -342,7 +344,7 @@ def operator_name(node: n.Match) -> str:
 
 
 def describe(node: n.Match) -> str:
-    within = f" within {format_duration(node.within_us)}" if node.within_us is not None else ""
+    within = f" within {format_duration_us(node.within_us)}" if node.within_us is not None else ""
     by = ", ".join(part.name for part in node.key_fields)
     return (
         f"Match {pt.to_text(node.pattern)}{within}"
@@ -379,7 +381,7 @@ def _words(part: n.Navigation | n.MatchAggregate, writer: CanonicalWriter) -> st
 
 
 def sql(node: n.Match, writer: SqlWriter) -> str:
-    """The columns have the right types; the rows do not matter."""
+    """Return a query with the columns of a match and their types; its rows do not matter."""
     trees = [f"any_value({to_sql(tree)})" for tree in node.partition]
     trees += [
         f"any_value({to_sql(part.value)})" if isinstance(part, n.Navigation) else to_sql(part.call)

@@ -38,9 +38,9 @@ def build(node: n.Normalize, context: BuildContext) -> BuiltOperator:
     columns.add(OP, OP if carries_op(node.input) else "'+U'")
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
-    kinds = tuple(context.types.all(keys))
+    data_types = tuple(context.types.all(keys))
     whole = tuple(context.types.columns(node))
-    operator = NormalizeOperator(kinds, whole, context.limits, node.ttl_us)
+    operator = NormalizeOperator(data_types, whole, context.limits, node.ttl_us)
     return BuiltOperator(
         operator, (columns.port(node.input, hash_columns=columns.keys, arrival=True),)
     )

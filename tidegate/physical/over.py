@@ -31,16 +31,15 @@ from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.functions import NEWEST_FIRST
 from tidegate.plan.nodes.over import (
-    WHOLE_PARTITION_FUNCTIONS,
     FrameBound,
     WindowFunction,
     leading_event_time,
     parse_window_function,
     whole_number,
 )
-from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quote_identifier
+from tidegate.types import RANK_FUNCTIONS, WHOLE_PARTITION_FUNCTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from tidegate.operators.over.frames import Frame
     from tidegate.operators.over.functions import OverFunction, OverSpec
 
-_RANKS = ex.RANK_FUNCTIONS | WHOLE_PARTITION_FUNCTIONS
+_RANKS = RANK_FUNCTIONS | WHOLE_PARTITION_FUNCTIONS
 _DAY_US = 86_400_000_000
 
 
@@ -226,7 +225,7 @@ def typed_function(function: exp.Expr) -> exp.Expr:
         return part
 
     typed = function.copy().transform(plain)
-    if parse_window_function(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
+    if parse_window_function(typed).name in RANK_FUNCTIONS and typed.args.get("order") is None:
         # Without ORDER BY, rows rank in arrival order.
         typed.set("order", exp.Order(expressions=[exp.Ordered(this=exp.Null())]))
     return typed
@@ -355,8 +354,8 @@ def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
     functions = []
     for plan, name in zip(plans, _added(node, types), strict=True):
         sort = sorts.index(plan.function.order)
-        kind = orders[order_positions[sort][0]].type if order_positions[sort] else None
-        functions.append(_function(plan, sort, kind, types, name))
+        data_type = orders[order_positions[sort][0]].type if order_positions[sort] else None
+        functions.append(_function(plan, sort, data_type, types, name))
     keys = types.all([to_sql(part) for part in node.partition])
     columns = types.columns(node.input)
     return OverSpec(
@@ -422,11 +421,11 @@ def _frame(function: WindowFunction, ordered_by: pa.DataType | None) -> Frame:
     return Frame(bool(function.by_rows), ends[0], ends[1])
 
 
-def _offset(bound: FrameBound, kind: pa.DataType | None) -> int | float | None:
+def _offset(bound: FrameBound, data_type: pa.DataType | None) -> int | float | None:
     """Return a frame offset in the unit of the column in ORDER BY."""
     import pyarrow as pa
 
-    if bound.value and bound.is_interval and kind is not None and pa.types.is_date(kind):
+    if bound.value and bound.is_interval and data_type is not None and pa.types.is_date(data_type):
         return int(bound.value) // _DAY_US
     return bound.value
 

@@ -82,7 +82,7 @@ def typed_side_stream(side: SideStream, plan: n.Emit) -> SideStream:
 
 
 def is_late_operator(late: LateStream | None, node: n.Node) -> bool:
-    """Return True if a node produces rows of a late stream."""
+    """Return whether a node produces rows of a late stream."""
     return late is not None and any(item.operator is node for item in late.inputs)
 
 
@@ -92,10 +92,10 @@ def with_late_stream(operator: Operator, node: n.Node, late: LateStream, types: 
 
     if len(late.inputs) == 1:
         return operator
-    stream = tuple(types.all([quote_identifier(item.id) for item in late.columns]))
+    stream_types = tuple(types.all([quote_identifier(item.id) for item in late.columns]))
     inputs = [item for item in late.inputs if item.operator is node]
     return with_late_columns(
-        operator, stream, {item.port: late.sources(item.rows) for item in inputs}
+        operator, stream_types, {item.port: late.sources(item.rows) for item in inputs}
     )
 
 
@@ -105,7 +105,7 @@ FIRST_OPERATOR = 1_000
 
 @dataclass(frozen=True, eq=False)
 class ScanPlan:
-    """A source: its view in the stage, and the columns that are read."""
+    """A scan of a source or side stream, and the view of its rows."""
 
     index: int
     node: ScanNode
@@ -117,7 +117,7 @@ class ScanPlan:
 
     @property
     def columns(self) -> list[str]:
-        """Its columns by id, and _op if it has one."""
+        """The columns by id, and _op if it has one."""
         columns = [
             f"{quote_identifier(item.name)} AS {quote_identifier(item.id)}"
             for item in self.node.fields
@@ -152,7 +152,7 @@ class ScanPlan:
 
     @property
     def partitioned(self) -> bool:
-        """True if rows contain their partition, because each partition has its own watermark."""
+        """Whether rows contain their partition, because each partition has its own watermark."""
         return (
             self.has_event_time and isinstance(self.node, n.Scan) and self.node.source.partitioned
         )
@@ -233,7 +233,7 @@ def scans_and_operators(leaves: Sequence[LeafPlan]) -> tuple[ScanPlan | Operator
 
 @dataclass(frozen=True, eq=False)
 class PhysicalPlan:
-    """The last stage as SQL over its leaves, and all earlier stages."""
+    """How a stream runs: its operators, scans and lookups, and the SQL of its last stage."""
 
     stream: str
     node: n.Emit

@@ -46,7 +46,7 @@ class _Locations:
         return None
 
 
-def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
+def find_rejections(stream: Stream, plan: n.Emit) -> list[RunError]:
     """Return an error for everything in the plan of a stream that cannot run."""
     locations = _Locations(stream, plan)
     return [
@@ -55,7 +55,7 @@ def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
     ]
 
 
-def rejected(stream: Stream, plan: n.Emit, node: n.Node, rejection: Rejection) -> RunError:
+def rejection_error(stream: Stream, plan: n.Emit, node: n.Node, rejection: Rejection) -> RunError:
     """Return the error for a node that cannot run with its types."""
     return unsupported_error(
         rejection.message, rejection.hint, _Locations(stream, plan).of(node, rejection.span)

@@ -59,7 +59,7 @@ def is_failure(sql: str, hashable: bool = True) -> str:
 
 
 def carries_op(node: n.Node) -> bool:
-    """Return True if the rows of a node have the hidden column _op."""
+    """Return whether the rows of a node have the hidden column _op."""
     if isinstance(node, n.Scan):
         return node.source.carries_op
     if isinstance(node, n.Emit | n.StreamReference | n.Project | n.Filter) and carries_op(
@@ -70,14 +70,12 @@ def carries_op(node: n.Node) -> bool:
 
 
 def emits_upserts(node: n.Node) -> bool:
-    """Return True if a stream emits only new rows by key, and `-D` for deleted ones."""
+    """Return whether a stream emits only new rows by key, and `-D` for deleted ones."""
     return isinstance(node, n.Emit) and node.changelog is ChangelogKind.UPSERT
 
 
 def may_split_updates(node: n.Node) -> bool:
-    """Return True if a filter may pass an old row without its new one, or move it to another
-    window.
-    """
+    """Return whether the old row of an update may pass without its new row, or change windows."""
     if isinstance(node, n.Filter | n.Window | n.Hold | n.Over):
         return True
     through = isinstance(node, n.Emit | n.Project | n.StreamReference | n.SetOperation | n.Explode)
@@ -203,8 +201,8 @@ class SqlWriter:
         """Select the rows of a node for which a condition on _op holds."""
         return f"SELECT * FROM {self.child(node)} WHERE {condition}"
 
-    def _filters(self, node: n.Node) -> bool:
-        """Return True if an old row may pass without its new one."""
+    def _may_split_updates(self, node: n.Node) -> bool:
+        """Return whether this node or one below may separate the rows of an update."""
         return may_split_updates(node)
 
     def _setoperation(self, node: n.SetOperation) -> str:
@@ -227,7 +225,7 @@ class SqlWriter:
         """Mark appended rows as inserts under EMIT CHANGES."""
         inner = node.input
         changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
-        if carries_op(inner) and emits_upserts(node) and not self._filters(node):
+        if carries_op(inner) and emits_upserts(node) and not self._may_split_updates(node):
             return self._only(inner, f"{OP} <> '-U'")
         if not changes or carries_op(inner):
             return self.write(inner)
@@ -240,8 +238,9 @@ class SqlWriter:
 
 
 def expression_sql(tree: exp.Expr) -> str:
-    """Return an expression as SQL. Subqueries in it only matter for types: such plans do not run
-    yet.
+    """Return an expression as SQL.
+
+    Subqueries in it only matter for types: such plans do not run yet.
     """
 
     def swap(part: exp.Expr) -> exp.Expr:
@@ -273,9 +272,7 @@ def _free_name(name: str, taken: set[str]) -> str:
 
 
 def window_bounds(spec: n.WindowSpec, us: str = "_us") -> str:
-    """Return struct(s, e) in microseconds for the time in `us`, exploded if there are several
-    windows.
-    """
+    """Return struct(s, e) in microseconds for the time in `us`; several windows are exploded."""
     size, slide, offset = spec.size_us, spec.slide_us, spec.offset_us
     if spec.kind is n.WindowKind.TUMBLE:
         start = f"{us} - pmod({us} - {offset}L, {size}L)"
@@ -311,11 +308,11 @@ class FailedRowFilter:
         rows: str,
         node: n.Node,
         expressions: Sequence[str],
-        kinds: Mapping[str, str | None] | None = None,
+        sql_types: Mapping[str, str | None] | None = None,
     ) -> str:
         """Return SQL for FROM: the rows of a node, without those on which an expression fails.
 
-        `kinds` are types of expressions that no operator requests.
+        `sql_types` are types of expressions that no operator requests.
         `explode` keeps the tests where they are written; elsewhere Spark extracts common
         subexpressions and evaluates them without the test.
         """
@@ -328,7 +325,7 @@ class FailedRowFilter:
         if not risky:
             return rows
         tests = " ".join(
-            f"WHEN {is_failure(sql, self._hashable(sql, kinds or {}))} "
+            f"WHEN {is_failure(sql, self._hashable(sql, sql_types or {}))} "
             f"THEN {string_literal(_in_words(sql, node))}"
             for sql in risky
         )
@@ -340,9 +337,9 @@ class FailedRowFilter:
             f"FROM (SELECT *, {tried} FROM {rows}))"
         )
 
-    def _hashable(self, sql: str, kinds: Mapping[str, str | None]) -> bool:
-        kind = kinds.get(sql) or self.types.by_sql.get(sql, "")
-        return "MAP<" not in kind and "VARIANT" not in kind
+    def _hashable(self, sql: str, sql_types: Mapping[str, str | None]) -> bool:
+        sql_type = sql_types.get(sql) or self.types.by_sql.get(sql, "")
+        return "MAP<" not in sql_type and "VARIANT" not in sql_type
 
     def _letter(self, node: n.Node) -> str:
         columns = ", ".join(
@@ -405,14 +402,14 @@ class StageSqlWriter(SqlWriter):
         return quote_identifier(view) if view is not None else super().child(node)
 
     def without_failed_rows(
-        self, node: n.Node, expressions: Sequence[str], kinds: Mapping[str, str | None] = _NONE
+        self, node: n.Node, expressions: Sequence[str], sql_types: Mapping[str, str | None] = _NONE
     ) -> str:
         """Return the rows of a node for FROM, without failing rows if they become dead letters."""
         rows = self.child(node)
         return (
             rows
             if self.failed_row_filter is None
-            else self.failed_row_filter.without_failed_rows(rows, node, expressions, kinds)
+            else self.failed_row_filter.without_failed_rows(rows, node, expressions, sql_types)
         )
 
     def _leaf(self, node: n.Node, view: str) -> str:
@@ -432,7 +429,7 @@ class StageSqlWriter(SqlWriter):
     def _project(self, node: n.Project) -> str:
         if self.failed_row_filter is None:
             return super()._project(node)
-        kinds = {
+        sql_types = {
             expression_sql(tree): item.type
             for item, tree in zip(node.fields, node.expressions, strict=True)
             if not is_volatile(tree, {})
@@ -442,7 +439,7 @@ class StageSqlWriter(SqlWriter):
             for item, tree in zip(node.fields, node.expressions, strict=True)
         ]
         columns += [*self._op(node), *self.hidden]
-        rows = self.without_failed_rows(node.input, [*kinds], kinds)
+        rows = self.without_failed_rows(node.input, [*sql_types], sql_types)
         return f"SELECT {', '.join(columns)} FROM {rows}"
 
     def _projected(self, expression: exp.Expr) -> str:
@@ -475,8 +472,8 @@ class StageSqlWriter(SqlWriter):
             f"FROM {input_sql} LATERAL VIEW OUTER {call} generated AS {names}"
         )
 
-    def _filters(self, node: n.Node) -> bool:
-        return self.failed_row_filter is not None or super()._filters(node)
+    def _may_split_updates(self, node: n.Node) -> bool:
+        return self.failed_row_filter is not None or super()._may_split_updates(node)
 
     def _computed(self, sql: str) -> str:
         return when_selected(sql)

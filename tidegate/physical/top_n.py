@@ -44,19 +44,19 @@ def limit_column(node: n.TopN) -> int | None:
     if not isinstance(tree, exp.Column):
         return None
     names = [item.id for item in node.input.fields]
-    kinds = [(item.type or "").upper() for item in node.input.fields]
-    if tree.name not in names or kinds[names.index(tree.name)] not in _WHOLE:
+    sql_types = [(item.type or "").upper() for item in node.input.fields]
+    if tree.name not in names or sql_types[names.index(tree.name)] not in _WHOLE:
         return None
     return names.index(tree.name)
 
 
 def closes_by_window(node: n.TopN) -> bool:
-    """Return True if each window is emitted once, when the watermark passes its end."""
+    """Return whether each window is emitted once, when the watermark passes its end."""
     return node.windowed and not carries_op(node.input) and not node.deduplicates
 
 
 def closes_partitions(node: n.TopN) -> bool:
-    """Return True if the watermark finalizes partitions."""
+    """Return whether the watermark finalizes partitions."""
     return closes_by_window(node) or (node.windowed and carries_op(node))
 
 
@@ -166,7 +166,7 @@ def build(node: n.TopN, context: BuildContext) -> BuiltOperator:
         columns.add(OP, OP)
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
-    kinds = types.all(keys)
+    data_types = types.all(keys)
     orders = [ordering(part, types) for part in node.order]
     limit = limit_of(node)
     assert limit is not None, "limits that are not constant were rejected before"
@@ -174,10 +174,10 @@ def build(node: n.TopN, context: BuildContext) -> BuiltOperator:
     count = len(node.input.fields)
     late = None
     if context.keeps_late:
-        late = _late(columns, node, kinds, [item.type for item in orders], rows[:count])
+        late = _late(columns, node, data_types, [item.type for item in orders], rows[:count])
     rank = rows[count] if node.rank_id is not None else None
     ranking = Ranking(
-        tuple(kinds),
+        tuple(data_types),
         tuple(orders),
         tuple(rows[:count]),
         limit,
@@ -245,8 +245,10 @@ def _late(
     from tidegate.operators.late_rows import LateRowFormat
 
     needed = [pa.field(STORE_TIME, pa.int64()), pa.field(HASH, pa.int64())]
-    for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):
-        needed += [pa.field(f"{letter}{index}", kind) for index, kind in enumerate(kinds)]
+    for letter, data_types in (("k", keys), ("o", orders), ("c", rows)):
+        needed += [
+            pa.field(f"{letter}{index}", data_type) for index, data_type in enumerate(data_types)
+        ]
     needed += [pa.field(OP, pa.string())] if carries_op(node.input) else []
     needed += ARRIVAL_FIELDS
     columns.add_all("l", column_sql(node.input))

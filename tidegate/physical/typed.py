@@ -42,7 +42,7 @@ class Types:
         return [self.of(sql) for sql in texts]
 
     def columns(self, node: n.Node) -> list[pa.DataType]:
-        """The types of the columns of a node, without _op."""
+        """Return the types of the columns of a node, without _op."""
         return [self.of(quote_identifier(item.id)) for item in node.fields]
 
 
@@ -141,7 +141,7 @@ def _nested(name: str, words: Iterator[str]) -> tuple[pa.DataType, str | None]:
     while word != ">":
         label = word[1:-1].replace("``", "`") if word.startswith("`") else word
         assert next(words) == ":", "a field has a name and a type"
-        kind, after = _type(next(words), words)
-        fields.append(pa.field(label, kind))
+        data_type, after = _type(next(words), words)
+        fields.append(pa.field(label, data_type))
         word = next(words) if after == "," else ">"
     return pa.struct(fields), next(words, None)

@@ -72,24 +72,24 @@ class TypedVector:
     """An expression with its type by Spark's name."""
 
     vector: Vector
-    kind: str
+    sql_type: str
 
 
 Columns = Mapping[str, TypedVector]
 
 
-def typed_vector(vector: Vector, kind: str) -> TypedVector:
+def typed_vector(vector: Vector, sql_type: str) -> TypedVector:
     """Return an expression with its type by Spark's name."""
-    upper = kind.upper()
-    return TypedVector(vector, upper if upper in _PLAIN or _DECIMAL.fullmatch(upper) else kind)
+    upper = sql_type.upper()
+    return TypedVector(vector, upper if upper in _PLAIN or _DECIMAL.fullmatch(upper) else sql_type)
 
 
-def translated(tree: exp.Expr, columns: Columns) -> TypedVector:
-    """Translate an expression over typed columns; raises Untranslatable."""
+def translate(tree: exp.Expr, columns: Columns) -> TypedVector:
+    """Translate an expression over typed columns; raise Untranslatable if only Spark can."""
     tree = tree.unnest()
-    for kind, translate in _TRANSLATED.items():
-        if isinstance(tree, kind):
-            return translate(tree, columns)
+    for expression_type, translator in _TRANSLATORS.items():
+        if isinstance(tree, expression_type):
+            return translator(tree, columns)
     raise Untranslatable(type(tree).__name__)
 
 
@@ -114,62 +114,62 @@ def _literal(tree: exp.Expr, columns: Columns) -> TypedVector:
     return _constant(number, "INT" if number < 2**31 else "BIGINT")
 
 
-def _constant(value: object, kind: str) -> TypedVector:
-    return TypedVector(VectorConstant(value, arrow_type(kind)), kind)
+def _constant(value: object, sql_type: str) -> TypedVector:
+    return TypedVector(VectorConstant(value, arrow_type(sql_type)), sql_type)
 
 
 def _compare(tree: exp.Expr, columns: Columns) -> TypedVector:
-    one, other = _to_common_type(
-        translated(tree.this, columns), translated(tree.expression, columns)
-    )
+    one, other = _to_common_type(translate(tree.this, columns), translate(tree.expression, columns))
     return TypedVector(VectorCall(_COMPARISONS[type(tree)], (one.vector, other.vector)), "BOOLEAN")
 
 
 def _between(tree: exp.Expr, columns: Columns) -> TypedVector:
-    value = translated(tree.this, columns)
+    value = translate(tree.this, columns)
     bounds = []
     for word, kernel in (("low", ">="), ("high", "<=")):
-        one, other = _to_common_type(value, translated(tree.args[word], columns))
+        one, other = _to_common_type(value, translate(tree.args[word], columns))
         bounds.append(VectorCall(kernel, (one.vector, other.vector)))
     return TypedVector(VectorCall("and", tuple(bounds)), "BOOLEAN")
 
 
 def _to_common_type(one: TypedVector, other: TypedVector) -> tuple[TypedVector, TypedVector]:
     """Return two values in one type; whole numbers in the wider of both."""
-    if one.kind == other.kind and one.kind in _PLAIN:
+    if one.sql_type == other.sql_type and one.sql_type in _PLAIN:
         return one, other
-    if one.kind in _INTEGERS and other.kind in _INTEGERS:
-        kind = max(one.kind, other.kind, key=_INTEGERS.index)
-        return _as(one, kind), _as(other, kind)
-    raise Untranslatable(f"{one.kind} with {other.kind}")
+    if one.sql_type in _INTEGERS and other.sql_type in _INTEGERS:
+        sql_type = max(one.sql_type, other.sql_type, key=_INTEGERS.index)
+        return _as(one, sql_type), _as(other, sql_type)
+    raise Untranslatable(f"{one.sql_type} with {other.sql_type}")
 
 
-def _as(value: TypedVector, kind: str) -> TypedVector:
-    if value.kind == kind:
+def _as(value: TypedVector, sql_type: str) -> TypedVector:
+    if value.sql_type == sql_type:
         return value
     if isinstance(value.vector, VectorConstant):
-        return _constant(value.vector.value, kind)
-    return TypedVector(VectorCast(value.vector, arrow_type(kind)), kind)
+        return _constant(value.vector.value, sql_type)
+    return TypedVector(VectorCast(value.vector, arrow_type(sql_type)), sql_type)
 
 
 def _arithmetic(tree: exp.Expr, columns: Columns) -> TypedVector:
     shift = ex.interval_micros(tree.expression) if isinstance(tree, exp.Add | exp.Sub) else None
-    left = translated(tree.this, columns)
-    if shift is not None and left.kind == "TIMESTAMP":
+    left = translate(tree.this, columns)
+    if shift is not None and left.sql_type == "TIMESTAMP":
         micros = VectorCast(left.vector, arrow_type("BIGINT"))
         shifted = VectorCall(_ARITHMETIC[type(tree)], (micros, _constant(shift, "BIGINT").vector))
         return TypedVector(VectorCast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
-    right = translated(tree.expression, columns)
+    right = translate(tree.expression, columns)
     if isinstance(tree, exp.Mul) and (_is_decimal(left) or _is_decimal(right)):
         return _product(left, right)
     one, other = _to_common_type(left, right)
-    if one.kind not in _INTEGERS:
-        raise Untranslatable(f"{one.kind} is not an integer")
-    return TypedVector(VectorCall(_ARITHMETIC[type(tree)], (one.vector, other.vector)), one.kind)
+    if one.sql_type not in _INTEGERS:
+        raise Untranslatable(f"{one.sql_type} is not an integer")
+    return TypedVector(
+        VectorCall(_ARITHMETIC[type(tree)], (one.vector, other.vector)), one.sql_type
+    )
 
 
 def _is_decimal(value: TypedVector) -> bool:
-    return value.kind.startswith("DECIMAL(")
+    return value.sql_type.startswith("DECIMAL(")
 
 
 def _product(one: TypedVector, other: TypedVector) -> TypedVector:
@@ -177,63 +177,61 @@ def _product(one: TypedVector, other: TypedVector) -> TypedVector:
     (first, scale), (second, more) = _digits(one), _digits(other)
     if first + second + 1 > 38:
         raise Untranslatable("a long product")
-    kind = f"DECIMAL({first + second + 1},{scale + more})"
-    return TypedVector(VectorCall("*", (_decimal(one).vector, _decimal(other).vector)), kind)
+    sql_type = f"DECIMAL({first + second + 1},{scale + more})"
+    return TypedVector(VectorCall("*", (_decimal(one).vector, _decimal(other).vector)), sql_type)
 
 
 def _digits(value: TypedVector) -> tuple[int, int]:
     """Return precision and scale; whole numbers have those that Spark gives them."""
-    if value.kind in _PRECISION:
+    if value.sql_type in _PRECISION:
         if isinstance(value.vector, VectorConstant):
             raise Untranslatable("a literal has the digits that it is written with")
-        return _PRECISION[value.kind], 0
-    match = _DECIMAL.fullmatch(value.kind)
+        return _PRECISION[value.sql_type], 0
+    match = _DECIMAL.fullmatch(value.sql_type)
     if match is None:
-        raise Untranslatable(f"{value.kind} is not a decimal")
+        raise Untranslatable(f"{value.sql_type} is not a decimal")
     return int(match.group(1)), int(match.group(2))
 
 
 def _decimal(value: TypedVector) -> TypedVector:
-    if value.kind not in _PRECISION:
+    if value.sql_type not in _PRECISION:
         return value
-    return _as(value, f"DECIMAL({_PRECISION[value.kind]},0)")
+    return _as(value, f"DECIMAL({_PRECISION[value.sql_type]},0)")
 
 
 def _remainder(tree: exp.Expr, columns: Columns) -> TypedVector:
-    one, other = _to_common_type(
-        translated(tree.this, columns), translated(tree.expression, columns)
-    )
+    one, other = _to_common_type(translate(tree.this, columns), translate(tree.expression, columns))
     by = other.vector
     # Division by zero is an error, and the minimum divided by -1 overflows.
     safe = isinstance(by, VectorConstant) and by.value not in (0, -1, None)
-    if one.kind not in _INTEGERS or not safe:
+    if one.sql_type not in _INTEGERS or not safe:
         raise Untranslatable("a remainder")
-    return TypedVector(VectorCall("%", (one.vector, other.vector)), one.kind)
+    return TypedVector(VectorCall("%", (one.vector, other.vector)), one.sql_type)
 
 
 def _negated(tree: exp.Expr, columns: Columns) -> TypedVector:
-    value = translated(tree.this, columns)
-    if value.kind not in _INTEGERS:
-        raise Untranslatable(f"- {value.kind}")
+    value = translate(tree.this, columns)
+    if value.sql_type not in _INTEGERS:
+        raise Untranslatable(f"- {value.sql_type}")
     if isinstance(tree.this, exp.Literal):
         # The sign is part of the number, as in the minimum INT.
         number = -int(tree.this.name)
         return _constant(number, "INT" if number >= -(2**31) else "BIGINT")
-    return TypedVector(VectorCall("negate", (value.vector,)), value.kind)
+    return TypedVector(VectorCall("negate", (value.vector,)), value.sql_type)
 
 
 def _logical(kernel: str) -> Callable[[exp.Expr, Columns], TypedVector]:
-    def translate(tree: exp.Expr, columns: Columns) -> TypedVector:
+    def translate_logical(tree: exp.Expr, columns: Columns) -> TypedVector:
         parts = tuple(_condition(part, columns) for part in (tree.this, tree.expression))
         return TypedVector(VectorCall(kernel, parts), "BOOLEAN")
 
-    return translate
+    return translate_logical
 
 
 def _condition(tree: exp.Expr, columns: Columns) -> Vector:
-    value = translated(tree, columns)
-    if value.kind != "BOOLEAN":
-        raise Untranslatable(f"{value.kind} as a condition")
+    value = translate(tree, columns)
+    if value.sql_type != "BOOLEAN":
+        raise Untranslatable(f"{value.sql_type} as a condition")
     return value.vector
 
 
@@ -244,34 +242,34 @@ def _not(tree: exp.Expr, columns: Columns) -> TypedVector:
 def _is_null(tree: exp.Expr, columns: Columns) -> TypedVector:
     if not isinstance(tree.expression, exp.Null):
         raise Untranslatable("IS")
-    return TypedVector(VectorCall("is null", (translated(tree.this, columns).vector,)), "BOOLEAN")
+    return TypedVector(VectorCall("is null", (translate(tree.this, columns).vector,)), "BOOLEAN")
 
 
 def _in_list(tree: exp.Expr, columns: Columns) -> TypedVector:
     if tree.args.get("query") or tree.args.get("unnest") or not tree.expressions:
         raise Untranslatable("IN")
-    operand = translated(tree.this, columns)
-    values = [translated(part, columns) for part in tree.expressions]
+    operand = translate(tree.this, columns)
+    values = [translate(part, columns) for part in tree.expressions]
     for value in values:
         operand, _ = _to_common_type(operand, value)
-    constants = [_as(value, operand.kind).vector for value in values]
+    constants = [_as(value, operand.sql_type).vector for value in values]
     if not all(isinstance(item, VectorConstant) and item.value is not None for item in constants):
         raise Untranslatable("IN")
     alternatives = tuple(item.value for item in constants if isinstance(item, VectorConstant))
     return TypedVector(
-        VectorInList(operand.vector, alternatives, arrow_type(operand.kind)), "BOOLEAN"
+        VectorInList(operand.vector, alternatives, arrow_type(operand.sql_type)), "BOOLEAN"
     )
 
 
 def _cast(tree: exp.Expr, columns: Columns) -> TypedVector:
-    value = translated(tree.this, columns)
-    kind = to_sql(tree.args["to"]).upper()
-    if kind == value.kind and kind in _PLAIN:
+    value = translate(tree.this, columns)
+    sql_type = to_sql(tree.args["to"]).upper()
+    if sql_type == value.sql_type and sql_type in _PLAIN:
         return value
-    wider = kind in _INTEGERS and value.kind in _INTEGERS
-    if wider and _INTEGERS.index(kind) >= _INTEGERS.index(value.kind):
-        return _as(value, kind)
-    raise Untranslatable(f"{value.kind} as {kind}")
+    wider = sql_type in _INTEGERS and value.sql_type in _INTEGERS
+    if wider and _INTEGERS.index(sql_type) >= _INTEGERS.index(value.sql_type):
+        return _as(value, sql_type)
+    raise Untranslatable(f"{value.sql_type} as {sql_type}")
 
 
 def _case(tree: exp.Expr, columns: Columns) -> TypedVector:
@@ -279,34 +277,34 @@ def _case(tree: exp.Expr, columns: Columns) -> TypedVector:
     if tree.this is not None or otherwise is None:
         raise Untranslatable("CASE")
     conditions = [_condition(branch.this, columns) for branch in tree.args["ifs"]]
-    values = [translated(branch.args["true"], columns) for branch in tree.args["ifs"]]
-    values.append(translated(otherwise, columns))
-    kinds = {value.kind for value in values}
-    if len(kinds) != 1 or not kinds <= set(_PLAIN):
+    values = [translate(branch.args["true"], columns) for branch in tree.args["ifs"]]
+    values.append(translate(otherwise, columns))
+    sql_types = {value.sql_type for value in values}
+    if len(sql_types) != 1 or not sql_types <= set(_PLAIN):
         raise Untranslatable("CASE")
     pairs = [part for pair in zip(conditions, values[:-1], strict=True) for part in pair]
     vectors = [part.vector if isinstance(part, TypedVector) else part for part in pairs]
-    return TypedVector(VectorCall("case", (*vectors, values[-1].vector)), values[-1].kind)
+    return TypedVector(VectorCall("case", (*vectors, values[-1].vector)), values[-1].sql_type)
 
 
 def _call(tree: exp.Expr, columns: Columns) -> TypedVector:
     name = (ex.call_name(tree) or "").upper()
-    parts = [translated(part, columns) for part in tree.expressions]
-    kinds = {part.kind for part in parts}
-    if name == "UNIX_MICROS" and kinds == {"TIMESTAMP"} and len(parts) == 1:
+    parts = [translate(part, columns) for part in tree.expressions]
+    sql_types = {part.sql_type for part in parts}
+    if name == "UNIX_MICROS" and sql_types == {"TIMESTAMP"} and len(parts) == 1:
         return TypedVector(VectorCast(parts[0].vector, arrow_type("BIGINT")), "BIGINT")
-    if name in _MICROS and kinds <= set(_INTEGERS) and len(parts) == 1:
+    if name in _MICROS and sql_types <= set(_INTEGERS) and len(parts) == 1:
         factor = _constant(_MICROS[name], "BIGINT").vector
         micros = VectorCall("*", (_as(parts[0], "BIGINT").vector, factor))
         return TypedVector(VectorCast(micros, arrow_type("TIMESTAMP")), "TIMESTAMP")
-    if name == "COALESCE" and len(kinds) == 1 and kinds <= set(_PLAIN):
+    if name == "COALESCE" and len(sql_types) == 1 and sql_types <= set(_PLAIN):
         return TypedVector(
-            VectorCall("coalesce", tuple(part.vector for part in parts)), parts[0].kind
+            VectorCall("coalesce", tuple(part.vector for part in parts)), parts[0].sql_type
         )
     raise Untranslatable(name)
 
 
-_TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], TypedVector]] = {
+_TRANSLATORS: dict[type[exp.Expr], Callable[[exp.Expr, Columns], TypedVector]] = {
     exp.Column: _column,
     exp.Literal: _literal,
     exp.Boolean: lambda tree, columns: _constant(bool(tree.this), "BOOLEAN"),
@@ -353,7 +351,7 @@ def port_stage(port: PortSchema, leaf: n.Node, types: Types) -> VectorStage | No
     try:
         rows = _rows(port.node, leaf, types)
         columns = [
-            (name, *_stage_column(_parsed(sql), rows, types.by_sql.get(sql)))
+            (name, *_stage_column(_parse(sql), rows, types.by_sql.get(sql)))
             for name, sql in port.stage
         ]
         return VectorStage(tuple(columns), rows.conditions)
@@ -384,14 +382,14 @@ def last_stage(root: n.Emit, leaf: n.Node, types: Types) -> VectorStage | None:
         return None
 
 
-def _parsed(sql: str) -> exp.Expr:
+def _parse(sql: str) -> exp.Expr:
     return parse_one(sql, dialect=DIALECT)
 
 
-def _stage_column(tree: exp.Expr, rows: _Rows, kind: str | None) -> tuple[Vector, pa.DataType]:
+def _stage_column(tree: exp.Expr, rows: _Rows, sql_type: str | None) -> tuple[Vector, pa.DataType]:
     """Return an expression and the Arrow type of Spark's result."""
-    value = translated(tree, rows.columns)
-    return value.vector, arrow_type(kind or value.kind)
+    value = translate(tree, rows.columns)
+    return value.vector, arrow_type(sql_type or value.sql_type)
 
 
 def _rows(node: n.Node, leaf: n.Node, types: Types) -> _Rows:
@@ -416,7 +414,7 @@ def _filter(node: n.Node, input_rows: _Rows) -> _Rows:
     assert isinstance(node, n.Filter), "the node is a Filter"
     if node.subqueries:
         raise Untranslatable("a subquery")
-    condition = translated(node.condition, input_rows.columns)
+    condition = translate(node.condition, input_rows.columns)
     return _Rows(input_rows.columns, (*input_rows.conditions, condition.vector))
 
 
@@ -425,7 +423,7 @@ def _project(node: n.Node, input_rows: _Rows) -> _Rows:
     if node.subqueries:
         raise Untranslatable("a subquery")
     projected = {
-        item.id: translated(expression, input_rows.columns)
+        item.id: translate(expression, input_rows.columns)
         for item, expression in zip(node.fields, node.expressions, strict=True)
     }
     return _Rows({**_carried(input_rows), **projected}, input_rows.conditions)
@@ -435,8 +433,8 @@ def _window(node: n.Node, input_rows: _Rows) -> _Rows:
     """Add window columns; a row without an event time has no window."""
     assert isinstance(node, n.Window), "the node is a Window"
     spec = node.spec
-    time = translated(node.time, input_rows.columns)
-    if spec.kind is not n.WindowKind.TUMBLE or spec.processing_time or time.kind != "TIMESTAMP":
+    time = translate(node.time, input_rows.columns)
+    if spec.kind is not n.WindowKind.TUMBLE or spec.processing_time or time.sql_type != "TIMESTAMP":
         raise Untranslatable(node.label())
     us = VectorCast(time.vector, arrow_type("BIGINT"))
     start = VectorCall("floor", (us, _micros(spec.offset_us), _micros(spec.size_us)))
@@ -489,9 +487,7 @@ _STEPS: dict[type[n.Node], Callable[[n.Node, _Rows], _Rows]] = {
 
 @dataclass(frozen=True)
 class SourceVectors:
-    """The columns of a scan as expressions over a reader's columns, and the conditions for
-    validity.
-    """
+    """The columns of a scan as expressions over a reader's columns, and which must not be NULL."""
 
     columns: tuple[tuple[str, Vector], ...]
     required: tuple[Vector, ...]
@@ -510,7 +506,7 @@ def source_vectors(node: ScanNode, source: Source) -> SourceVectors | None:
         time = None
         if source.watermark is not None:
             time = source_columns.of(source.watermark.column)
-            if time.kind != "TIMESTAMP":
+            if time.sql_type != "TIMESTAMP":
                 return None
         micros = VectorCast(time.vector, arrow_type("BIGINT")) if time is not None else None
         return SourceVectors(columns, required, micros, source.options["max_future"])
@@ -530,9 +526,8 @@ class _SourceColumns:
             return typed_vector(VectorColumn(column.name), str(column.type))
         tree = column.computed.copy()
         inner = {part.name.lower(): self.of(part.name) for part in tree.find_all(exp.Column)}
-        lowered = tree.transform(_lowered)
-        return translated(lowered, inner)
+        return translate(tree.transform(_with_lower_case_name), inner)
 
 
-def _lowered(part: exp.Expr) -> exp.Expr:
+def _with_lower_case_name(part: exp.Expr) -> exp.Expr:
     return exp.column(part.name.lower()) if isinstance(part, exp.Column) else part

@@ -6,7 +6,6 @@ snapshot shows the previous epoch. If files are compacted or expire during the r
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import SideKind, SideStream, Sink, Stream
-from tidegate.checkpoint.manifest import DamagedManifest, Manifest
+from tidegate.checkpoint.manifest import DamagedManifest, Manifest, rolled_back_between
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import view
 from tidegate.connectors.changelog_compaction import materialize
@@ -112,7 +111,7 @@ def load_stored_tables(directory: DataDirectory) -> dict[str, StoredTable]:
     except NotFound:
         return {}
     return {
-        item.pop("table"): StoredTable(**{**item, "schema": ViewSchema.of_json(item["schema"])})
+        item.pop("table"): StoredTable(**{**item, "schema": ViewSchema.from_json(item["schema"])})
         for item in content
     }
 
@@ -230,7 +229,7 @@ def _table(directory: DataDirectory, manifest: Manifest, epoch: int, item: Store
 
 def _read_view(store: Store, manifest: Manifest, epoch: int, item: StoredTable) -> _StoredChanges:
     files = _view_store(store, manifest, item)
-    rolled_back = _rolled_back_ranges(manifest)
+    rolled_back = rolled_back_between(manifest.lineage)
     parts = [part for part in list_change_files(files) if not part.is_undone(rolled_back)]
     if any(part.first <= epoch < part.last for part in parts):
         raise _Changed
@@ -252,7 +251,7 @@ def _read_memory_sink(
             hint=f"raise its retain_epochs; or keep all rows, without subscribers: CREATE "
             f"MATERIALIZED VIEW {item.name} AS …;",
         )
-    rolled_back = _rolled_back_ranges(manifest)
+    rolled_back = rolled_back_between(manifest.lineage)
     epochs = [
         number
         for number in memory.stored_epochs(store)
@@ -260,11 +259,6 @@ def _read_memory_sink(
     ]
     tables = {number: memory.read_table(store, memory.epoch_file(number)) for number in epochs}
     return _StoredChanges(_concat(item, tables), sum(table.num_rows for table in tables.values()))
-
-
-def _rolled_back_ranges(manifest: Manifest) -> list[tuple[int, int]]:
-    """Return for each restore the last epoch before it and the first epoch after it."""
-    return [(before.last, after.first) for before, after in itertools.pairwise(manifest.lineage)]
 
 
 def _concat(item: StoredTable, tables: Mapping[int, pa.Table]) -> pa.Table:

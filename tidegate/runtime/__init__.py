@@ -7,8 +7,8 @@ declared streams with the last manifest when a pipeline starts or changes. `fram
 caches the Spark DataFrames of the jobs. `retry` retries operations on unavailable systems.
 
 `supervisor` decides which streams of a session run, and starts and stops their pipelines;
-`planning` plans these streams, `lookups` opens their lookup tables, and `shared_disk` checks paths
-on a cluster. `directory` is the data directory with its lock, `cleanup` deletes unneeded files, and
-`status` has the counters that users see. The package imports `spark` and the connectors, but never
+`planning` plans these streams. `directory` is the data directory with its lock, and checks paths on
+a cluster; `cleanup` deletes unneeded files, and `status` has the counters that users see. The
+package imports `spark` and the connectors, but never
 pyspark itself.
 """

@@ -250,7 +250,7 @@ class DataDirectory:
 
     @property
     def path(self) -> Path:
-        """Its path on this machine, for local directories only."""
+        """The path on this machine, for local directories only."""
         return self.store.local_path()
 
     def open(self, skip_format_check: bool = False) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import (
     Manifest,
-    OperatorCheckpoint,
-    SinkCheckpoint,
-    StreamCheckpoint,
+    OperatorState,
+    SinkState,
+    StreamState,
 )
 from tidegate.connectors.base import InputRange, SourceConnector, Split
 from tidegate.runtime.planning import PipelineStream
@@ -45,7 +45,7 @@ class EpochPlan:
 
     @property
     def is_large(self) -> bool:
-        """True if pre-aggregation by Spark is worth an additional shuffle."""
+        """Whether pre-aggregation by Spark is worth an additional shuffle."""
         return any(
             input_range.size > _LARGE_BYTES or (input_range.rows or 0) > _LARGE_ROWS
             for input_range in self.ranges.values()
@@ -53,7 +53,7 @@ class EpochPlan:
 
     @property
     def is_small(self) -> bool:
-        """True if one task is enough, because further tasks cost more than they save."""
+        """Whether one task is enough, because further tasks cost more than they save."""
         return all(
             input_range.size <= _SMALL_BYTES and (input_range.rows or 0) <= _SMALL_ROWS
             for input_range in self.ranges.values()
@@ -195,7 +195,7 @@ class EpochReport:
     pre_aggregated: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, reports: Iterable[bytes]) -> EpochReport:
+    def from_reports(cls, reports: Iterable[bytes]) -> EpochReport:
         """Combine the serialized reports of all tasks."""
         epoch_report = cls()
         for report in reports:
@@ -238,12 +238,12 @@ class EpochReport:
         self.sizes[handle[0]] = report["size"]
         self.operator_reports.setdefault(key, []).append(report["report"])
 
-    def operator(self, key: str, previous: OperatorCheckpoint) -> OperatorCheckpoint:
+    def operator(self, key: str, previous: OperatorState) -> OperatorState:
         """Return the state of an operator after the epoch: the previous one if it did not run."""
         if key not in self.state_handles:
             return previous
         # Every key group steps in every epoch, so the handles are complete.
-        return OperatorCheckpoint(
+        return OperatorState(
             previous.stream,
             previous.name,
             previous.fingerprint,
@@ -305,12 +305,12 @@ def build_manifest(
 
 
 def _stream_state(
-    state: StreamCheckpoint,
+    state: StreamState,
     stream: PipelineStream,
     ranges: Mapping[str, InputRange],
     reaches_end: bool,
     epoch_report: EpochReport,
-) -> StreamCheckpoint:
+) -> StreamState:
     report = epoch_report.stream(stream.name)
     report.rows_in += sum(input_range.rows or 0 for input_range in ranges.values())
     event_times_us = {**state.event_times_us}
@@ -330,11 +330,11 @@ def _stream_state(
 
 def _sink_states(
     manifest: Manifest, sinks: Mapping[str, tuple[PipelineStream, Sink]], report: EpochReport
-) -> dict[str, SinkCheckpoint]:
+) -> dict[str, SinkState]:
     """Return the states of all sinks. Detached sinks keep theirs to publish it when they return."""
     states = dict(manifest.sinks)
     for name, (stream, sink) in sinks.items():
-        state = SinkCheckpoint(
+        state = SinkState(
             stream.key,
             sink.connector,
             manifest.epoch,

@@ -452,7 +452,7 @@ class Pipeline:
         shared_groups = self._frames.shared_groups(streams, epoch, self._manifest)
         job = replace(self._build_job(epoch, epoch_spec), shared_groups=shared_groups)
         frame = self._frames.get_or_build(job, lambda: self._frames.build(streams, job))
-        return EpochReport.parse(self._run_frame(frame, epoch_spec))
+        return EpochReport.from_reports(self._run_frame(frame, epoch_spec))
 
     def _run_frame(self, frame: PipelineFrame, epoch_spec: EpochSpec) -> list[bytes]:
         names = ", ".join(stream.name for stream in self.streams.values())

@@ -20,7 +20,7 @@ from tidegate.catalog.objects import (
     Stream,
 )
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.manifest import OperatorCheckpoint, SourceIdentity
+from tidegate.checkpoint.manifest import OperatorState, SourceIdentity
 from tidegate.columns import OP
 from tidegate.connectors import view
 from tidegate.connectors.base import StreamSchema
@@ -68,9 +68,9 @@ class PipelineStream:
     def key(self) -> str:
         return self.name.lower()
 
-    def operators(self) -> dict[int, tuple[str, OperatorCheckpoint]]:
+    def operators(self) -> dict[int, tuple[str, OperatorState]]:
         """Return the operators by number: their keys in manifests, and their initial states."""
-        operators: dict[int, tuple[str, OperatorCheckpoint]] = {}
+        operators: dict[int, tuple[str, OperatorState]] = {}
         keys: set[str] = set()
         for plan in self.plan.operators:
             fingerprint = runner_of(plan).fingerprint.hex()
@@ -78,7 +78,7 @@ class PipelineStream:
             while key in keys:
                 key = f"{base}.{len(keys)}"
             keys.add(key)
-            operators[plan.number] = (key, OperatorCheckpoint(self.key, plan.name, fingerprint))
+            operators[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
         return operators
 
     @property

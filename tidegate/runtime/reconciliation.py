@@ -16,9 +16,9 @@ from tidegate.catalog.objects import SideKind, Sink, Stream
 from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import (
     Manifest,
-    OperatorCheckpoint,
+    OperatorState,
     SourceIdentity,
-    StreamCheckpoint,
+    StreamState,
 )
 from tidegate.connectors import view
 from tidegate.connectors.view import ViewSchema
@@ -47,7 +47,7 @@ def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> Reconcil
         new = dict(stream.operators().values())
         change = _find_change(stream, sources, state, old, new) if state is not None else None
         if state is None or (change is not None and stream.on_change == "restart"):
-            state, old = StreamCheckpoint(uuid.uuid4().hex[:8]), {}
+            state, old = StreamState(uuid.uuid4().hex[:8]), {}
         elif change is not None:
             warnings += [_discarded_warning(stream, o) for k, o in new.items() if k not in old]
         operators = {k: o for k, o in operators.items() if o.stream != stream.key}
@@ -63,9 +63,7 @@ def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> Reconcil
     return ReconciledManifest(manifest, warnings)
 
 
-def _inputs(
-    stream: PipelineStream, states: Mapping[str, StreamCheckpoint]
-) -> dict[str, SourceIdentity]:
+def _inputs(stream: PipelineStream, states: Mapping[str, StreamState]) -> dict[str, SourceIdentity]:
     """Return the sources of a stream, including the streams whose late rows it reads.
 
     If one of these streams starts over, it has a new id, and its late rows are emitted again.
@@ -80,9 +78,9 @@ def _inputs(
 def _find_change(
     stream: PipelineStream,
     sources: Mapping[str, SourceIdentity],
-    state: StreamCheckpoint,
-    old: Mapping[str, OperatorCheckpoint],
-    new: Mapping[str, OperatorCheckpoint],
+    state: StreamState,
+    old: Mapping[str, OperatorState],
+    new: Mapping[str, OperatorState],
 ) -> DataDirectoryError | None:
     """Return the change of a stream since its last epoch as an error; None if nothing changed.
 
@@ -102,15 +100,15 @@ def _find_change(
 
 
 def _with_state(
-    new: Mapping[str, OperatorCheckpoint], old: Mapping[str, OperatorCheckpoint]
-) -> dict[str, OperatorCheckpoint]:
+    new: Mapping[str, OperatorState], old: Mapping[str, OperatorState]
+) -> dict[str, OperatorState]:
     """Return the new operators with the state of old operators of the same fingerprint.
 
     A changed operator gets the state handles of an old operator of the same name. It discards this
     state except for the watermark, which must not go back.
     """
     removed = [operator for key, operator in old.items() if key not in new]
-    operators: dict[str, OperatorCheckpoint] = {}
+    operators: dict[str, OperatorState] = {}
     for key, operator in new.items():
         if key in old:
             operators[key] = old[key]
@@ -141,7 +139,7 @@ _ON_CHANGE_HINT = (
 
 
 def _replaced_source_error(
-    stream: PipelineStream, sources: Mapping[str, SourceIdentity], state: StreamCheckpoint
+    stream: PipelineStream, sources: Mapping[str, SourceIdentity], state: StreamState
 ) -> DataDirectoryError | None:
     """Return the error for a source that was read before and is a different one now."""
     for name, source in sources.items():
@@ -160,7 +158,7 @@ def _replaced_source_error(
 
 
 def _sources_error(
-    stream: PipelineStream, sources: Mapping[str, SourceIdentity], state: StreamCheckpoint
+    stream: PipelineStream, sources: Mapping[str, SourceIdentity], state: StreamState
 ) -> DataDirectoryError | None:
     if set(state.sources) == set(sources):
         return None
@@ -184,7 +182,7 @@ def _source_text(source: SourceIdentity) -> str:
 
 
 def _operators_error(
-    stream: PipelineStream, old: list[OperatorCheckpoint], new: list[OperatorCheckpoint]
+    stream: PipelineStream, old: list[OperatorState], new: list[OperatorState]
 ) -> DataDirectoryError:
     old_names, new_names = sorted(o.name for o in old), sorted(o.name for o in new)
     if old_names != new_names:
@@ -202,7 +200,7 @@ def _operators_error(
     return DataDirectoryError("TG-603", message, hint=_ON_CHANGE_HINT)
 
 
-def _discarded_warning(stream: PipelineStream, operator: OperatorCheckpoint) -> RunError:
+def _discarded_warning(stream: PipelineStream, operator: OperatorState) -> RunError:
     return RunError(
         "TG-606",
         f"the operator {operator.name} of the stream {stream.name} changed: it continues from the "
@@ -248,7 +246,7 @@ def view_sink(stream: Stream) -> Sink:
 
 
 def view_change_error(
-    name: str, definition: str | None, state: StreamCheckpoint
+    name: str, definition: str | None, state: StreamState
 ) -> DataDirectoryError | None:
     """Return the error for a view whose stored rows belong to another query or are incomplete."""
     if definition is None or definition == state.view_definition or not state.rows_out:
@@ -277,12 +275,12 @@ def view_change_error(
 LATE_ROWS = "late rows"
 
 
-def late_row_count(stream: str, operators: Iterable[OperatorCheckpoint]) -> int:
+def late_row_count(stream: str, operators: Iterable[OperatorState]) -> int:
     """Return the number of late rows of a stream since its first epoch."""
     return sum(int(o.report.get("late_rows") or 0) for o in operators if o.stream == stream)
 
 
-def late_offsets(stream: PipelineStream, operators: Iterable[OperatorCheckpoint]) -> dict[str, Any]:
+def late_offsets(stream: PipelineStream, operators: Iterable[OperatorState]) -> dict[str, Any]:
     """Return the offsets, after an epoch, of a stream that reads the late rows of other streams.
 
     An offset is the number of late rows since the first epoch, because a stream reads all late rows
@@ -296,7 +294,7 @@ def late_offsets(stream: PipelineStream, operators: Iterable[OperatorCheckpoint]
 
 
 def missed_late_rows_warnings(
-    stream: PipelineStream, offsets: Mapping[str, Any], operators: Iterable[OperatorCheckpoint]
+    stream: PipelineStream, offsets: Mapping[str, Any], operators: Iterable[OperatorState]
 ) -> list[RunError]:
     """Warn about late rows that were emitted while the stream that reads them was not running."""
     warnings = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidegate.checkpoint.manifest import Manifest, OperatorCheckpoint
+from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.connectors.base import InputRange
 from tidegate.observe.status import OperatorStatus, Rate, State, StreamStatus
 from tidegate.runtime.epoch import StreamReport
@@ -43,9 +43,9 @@ class StreamCounters:
     # When the running epoch started, by the monotonic clock.
     running_since: float | None = None
     event_times_us: dict[str, int] = field(default_factory=dict)
-    operators: dict[str, OperatorCheckpoint] = field(default_factory=dict)
+    operators: dict[str, OperatorState] = field(default_factory=dict)
     # The operators at the start: they count since the first epoch of the stream.
-    initial_operators: dict[str, OperatorCheckpoint] = field(default_factory=dict)
+    initial_operators: dict[str, OperatorState] = field(default_factory=dict)
     last_watermark: datetime | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -173,9 +173,7 @@ def track_running_epoch(counters: Iterable[StreamCounters]) -> Iterator[None]:
             item.running_since = None
 
 
-def _operator_status(
-    operator: OperatorCheckpoint, initial: OperatorCheckpoint | None
-) -> OperatorStatus:
+def _operator_status(operator: OperatorState, initial: OperatorState | None) -> OperatorStatus:
     report = operator.report
     initial_report = initial.report if initial is not None else {}
     watermark_us = report.get("watermark_us")

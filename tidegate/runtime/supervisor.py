@@ -44,6 +44,7 @@ class Supervisor:
         self._spark = spark
         self._show = show
         self._pipelines: dict[str, Pipeline] = {}
+        # Sinks of subscribers, of `peek` and of consoles, by their names.
         self._implicit_sinks: dict[str, Sink] = {}
         # The callbacks of `peek`, by the name of the implicit sink; and the streams that were
         # started only for them.
@@ -377,7 +378,7 @@ class Supervisor:
                 return False
         options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())
         name = f"subscribers of {declared.name}"
-        self._implicit_sinks[key] = Sink(
+        self._implicit_sinks[name] = Sink(
             name, options, declared.statement, declared.script, "memory", declared.name, True
         )
         return True
@@ -462,7 +463,7 @@ class Supervisor:
             if stream.name.lower() not in consumed:
                 options = Options({"rows": 20}, {}, set())
                 name = f"console of {stream.name}"
-                self._implicit_sinks[f"console:{stream.name.lower()}"] = Sink(
+                self._implicit_sinks[name] = Sink(
                     name, options, stream.statement, stream.script, "console", stream.name, True
                 )
                 added.append(stream.name)

@@ -12,7 +12,7 @@ from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import parameter_names, parameter_problem, version_of
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.plan.bind.declarations import check_function_name
-from tidegate.plan.bind.scope import Context
+from tidegate.plan.bind.scope import BindingContext
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 
@@ -26,7 +26,7 @@ class PythonFunctions:
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def registered_with(self, spark: SparkSession, catalog: Catalog) -> SparkSession:
+    def register(self, spark: SparkSession, catalog: Catalog) -> SparkSession:
         """Register the functions of a catalog with a SparkSession and return it."""
         for function in catalog.of_type(Function):
             if function.python is not None and function.registered_name not in self.names:
@@ -112,7 +112,7 @@ def _parse_declaration(text: str) -> st.CreateFunction:
     if not errors:
         (statement,) = script.statements
         assert isinstance(statement, st.CreateFunction), "the text is a CREATE FUNCTION statement"
-        context = Context(Catalog(), text, None, statement.name_span)
+        context = BindingContext(Catalog(), text, None, statement.name_span)
         check_function_name(statement, context)
         if not context.errors:
             return statement

@@ -26,7 +26,7 @@ class Result:
     text: str | None = None
 
     @classmethod
-    def of_text(cls, text: str) -> Result:
+    def from_text(cls, text: str) -> Result:
         return cls("", text=text)
 
     def to_pylist(self) -> list[dict[str, Any]]:
@@ -72,9 +72,7 @@ def execute_show(session: ShowSource, kind: str) -> Result:
 
 
 def listing(catalog: Catalog, what: str) -> Result:
-    """List objects: SOURCES | STREAMS | MATERIALIZED VIEWS | SINKS | LOOKUP TABLES | FUNCTIONS |
-    TABLES.
-    """
+    """List the objects of a SHOW statement: SOURCES, STREAMS, …, FUNCTIONS or TABLES."""
     if what == "TABLES":
         readable = filter(None, map(catalog.get, catalog.readable_names()))
         rows = [(item.name, item.kind.value.lower(), _summary(item)) for item in readable]

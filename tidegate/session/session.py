@@ -110,7 +110,7 @@ class Session:
         show: ConsoleCallback | None = None,
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        self.settings = Settings.of(config)
+        self.settings = Settings.from_config(config)
         self.catalog = Catalog()
         self.warnings: list[TidegateError] = []
         self.directory = DataDirectory(path)
@@ -217,7 +217,7 @@ class Session:
     def _apply(self, compiled: Compiled) -> list[Result]:
         """Apply a compiled script: first its declarations, or none of them; then its statements."""
         catalog = assign_types(
-            lambda: self._functions.registered_with(self.spark, compiled.catalog), compiled
+            lambda: self._functions.register(self.spark, compiled.catalog), compiled
         )
         if self._supervisor.until_end is not None:
             self._supervisor.check_runnable(catalog, self._supervisor.until_end)
@@ -272,7 +272,7 @@ class Session:
         return self._require_no_errors(compiler.compile(sql, file))
 
     def _require_no_errors(self, compiled: Compiled) -> Compiled:
-        errors = (*compiled.errors, *compiled.unrunnable)
+        errors = (*compiled.errors, *compiled.rejections)
         if errors:
             raise ScriptError(errors)
         return compiled
@@ -303,17 +303,17 @@ class Session:
         if isinstance(statement, st.Drop):
             self._drop(previous.get(statement.name))
         if isinstance(statement, CheckpointStatement):
-            return [Result.of_text(self._checkpoint_statement(statement, compiled.script))]
+            return [Result.from_text(self._checkpoint_statement(statement, compiled.script))]
         if isinstance(statement, st.Show):
             return [execute_show(self, statement.kind)]
         if isinstance(statement, st.Describe):
             return [describe(self._declared(statement.name))]
         if isinstance(statement, st.ShowCreate):
-            return [Result.of_text(self._declared(statement.name).create_sql())]
+            return [Result.from_text(self._declared(statement.name).create_sql())]
         if isinstance(statement, st.Explain):
             plan = next(plan for explained, plan in compiled.explained if explained is statement)
             plan = plan if statement.logical else optimized_plan(plan, self.settings)
-            return [Result.of_text(explain(plan, statement.stream))]
+            return [Result.from_text(explain(plan, statement.stream))]
         return []
 
     def _declared(self, name: str) -> Declared:
@@ -337,7 +337,7 @@ class Session:
             # The pipeline continues without the sink, or stops if it has no other sink.
             self._supervisor.apply_changes(self.catalog, self.settings)
 
-    def recall(self) -> SavedDeclarations:
+    def load_declarations(self) -> SavedDeclarations:
         """Return the SQL of the declarations that were last saved in this data directory.
 
         The interactive shell uses it to declare them again.
@@ -401,10 +401,10 @@ class Session:
         target = self._insertable(statement.target)
         identity = insert_identity(statement, script)
         if identity is not None and self._inserts(target).has_identity(identity):
-            return Result.of_text(
+            return Result.from_text(
                 f"0 rows inserted into {target.name}: this INSERT has already been executed"
             )
-        spark = self._functions.registered_with(self.spark, self.catalog)
+        spark = self._functions.register(self.spark, self.catalog)
         table = rows_of_insert(spark, target, statement, script)
         self._append(target, table, identity)
         reasons: list[str] = []
@@ -413,7 +413,7 @@ class Session:
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
         are = "is a dead letter" if len(reasons) == 1 else "are dead letters"
         dead = f", {len(reasons):,} of which {are}: {reasons[0]}" if reasons else ""
-        return Result.of_text(f"{rows} inserted into {target.name}{dead}")
+        return Result.from_text(f"{rows} inserted into {target.name}{dead}")
 
     # Running
 

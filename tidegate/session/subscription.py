@@ -117,7 +117,7 @@ class Subscription:
             )
 
     def _has_changed(self) -> bool:
-        """Return True if files were added or removed; listing all files is expensive."""
+        """Return whether files were added or removed; listing all files is expensive."""
         if not self._store.local:
             return True
         try:

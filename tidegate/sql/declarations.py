@@ -14,7 +14,13 @@ from tidegate.errors import SqlError
 from tidegate.sql import statements as st
 from tidegate.sql.cursor import Cursor, backticks_hint
 from tidegate.sql.expressions import interval_micros
-from tidegate.sql.query import parse_expression, parse_query, parse_type, raise_missing_semicolon
+from tidegate.sql.query import (
+    parse_expression,
+    parse_query,
+    parse_type,
+    raise_missing_semicolon,
+    span_of,
+)
 from tidegate.types import Span
 
 # ---- Mistakes in a list of columns, looked for when a column cannot be parsed
@@ -40,7 +46,7 @@ def raise_missing_comma(cursor: Cursor, tokens: list[Token], parse: ParseTokens)
             ) from None
 
 
-def raise_missing_backticks(cursor: Cursor, name: str, span: Span, tokens: list[Token]) -> None:
+def raise_missing_backticks(cursor: Cursor, span: Span, tokens: list[Token]) -> None:
     """Raise an error if several words are followed by a type: `user id BIGINT`."""
     for cut in range(1, min(len(tokens), MAX_TOKENS)):
         if _is_parsable(tokens[cut:], cursor, parse_type):
@@ -298,7 +304,7 @@ def _parse_column(cursor: Cursor, body: _ColumnList) -> st.ColumnDef:
         except SqlError:
             raise_missing_comma(cursor, tokens, parse_expression)
             raise
-        return st.ColumnDef(name, None, span.cover(_tokens_span(tokens)), computed=computed)
+        return st.ColumnDef(name, None, span.cover(span_of(tokens)), computed=computed)
     tokens = cursor.take_until_comma(in_type=True)
     metadata = _remove_metadata(tokens, name)
     not_null = _remove_suffix(tokens, "NOT", "NULL")
@@ -308,7 +314,7 @@ def _parse_column(cursor: Cursor, body: _ColumnList) -> st.ColumnDef:
     not_null = _remove_suffix(tokens, "NOT", "NULL") or not_null
     if not tokens:
         raise cursor.error(f"the column {name} needs a type", f"{name} BIGINT", span)
-    column_span = span.cover(_tokens_span(tokens))
+    column_span = span.cover(span_of(tokens))
     try:
         kind = parse_type(tokens, cursor)
     except SqlError:
@@ -316,13 +322,9 @@ def _parse_column(cursor: Cursor, body: _ColumnList) -> st.ColumnDef:
             hint = "WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"
             raise cursor.error("WATERMARK needs FOR and AS", hint, column_span) from None
         raise_missing_comma(cursor, tokens, parse_type)
-        raise_missing_backticks(cursor, name, span, tokens)
+        raise_missing_backticks(cursor, span, tokens)
         raise
     return st.ColumnDef(name, kind, column_span, not_null, metadata=metadata)
-
-
-def _tokens_span(tokens: list[Token]) -> Span:
-    return Span(tokens[0].start, tokens[-1].end + 1)
 
 
 def _remove_metadata(tokens: list[Token], name: str) -> str | None:

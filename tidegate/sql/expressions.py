@@ -60,7 +60,6 @@ def _words(text: str) -> frozenset[str]:
 WINDOW_FUNCTIONS = frozenset({"TUMBLE", "HOP", "SESSION", "CUMULATE"})
 # Window functions of Spark use Spark's watermark, which Tidegate does not.
 SPARK_WINDOW_FUNCTIONS = frozenset({"WINDOW", "SESSION_WINDOW", "WINDOW_TIME"})
-RANK_FUNCTIONS = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK"})
 # Functions that Spark does not have.
 TIDEGATE_FUNCTIONS = WINDOW_FUNCTIONS | {"PROCTIME"}
 

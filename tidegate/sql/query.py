@@ -138,16 +138,16 @@ def _parse_query(tokens: list[Token], cursor: Cursor) -> st.Query:
     first = tokens[0]
     if first.text.upper() not in _QUERY_STARTS:
         hint = "did you mean SELECT?" if similar_keyword(first, ("SELECT",)) else "SELECT … FROM …"
-        raise cursor.error(f"expected a query, found {first.text}", hint, _span([first]))
+        raise cursor.error(f"expected a query, found {first.text}", hint, span_of([first]))
     position = _find_emit(tokens, cursor)
     _reject_options(tokens, cursor)
     tree = _parse_tokens(rewrite_flink_windows(tokens[:position]), cursor)
     if not isinstance(tree, exp.Query):
-        raise cursor.error("expected a query", "SELECT … FROM …", _span([first]))
+        raise cursor.error("expected a query", "SELECT … FROM …", span_of([first]))
     emit = None
     if position < len(tokens):
         emit = _parse_emit(Cursor(tokens[position:], cursor.text, cursor.file))
-    return st.Query(tree, emit, _span(tokens))
+    return st.Query(tree, emit, span_of(tokens))
 
 
 def _reject_options(tokens: list[Token], cursor: Cursor) -> None:
@@ -162,7 +162,7 @@ def _reject_options(tokens: list[Token], cursor: Cursor) -> None:
         options = cursor.text[token.start : tokens[-1].end + 1]
         declared = declared[:-2].rstrip() if declared.upper().endswith(" AS") else "CREATE STREAM s"
         raise cursor.error(
-            "WITH (…) goes before AS", f"{declared} {options} AS SELECT …;", _span([token])
+            "WITH (…) goes before AS", f"{declared} {options} AS SELECT …;", span_of([token])
         )
 
 
@@ -175,7 +175,7 @@ def raise_missing_semicolon(tokens: list[Token], cursor: Cursor) -> None:
             raise cursor.error(
                 f"a semicolon is missing before {statement}",
                 f"end the previous statement with a semicolon: …; {statement} …",
-                _span([first, second]),
+                span_of([first, second]),
             ) from None
 
 
@@ -227,13 +227,14 @@ def _parse_tokens(
     except ParseError as error:
         raise _syntax_error(error, tokens, cursor) from None
     except RecursionError:
-        raise cursor.error("the statement is nested too deeply", span=_span(tokens)) from None
+        raise cursor.error("the statement is nested too deeply", span=span_of(tokens)) from None
     if len(trees) != 1 or trees[0] is None or isinstance(trees[0], exp.Command):
-        raise cursor.error("invalid SQL syntax", span=_span(tokens))
+        raise cursor.error("invalid SQL syntax", span=span_of(tokens))
     return trees[0]
 
 
-def _span(tokens: list[Token]) -> Span:
+def span_of(tokens: list[Token]) -> Span:
+    """Return the span from the first to the last token."""
     return Span(tokens[0].start, tokens[-1].end + 1)
 
 
@@ -278,7 +279,7 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         if misspelt is not None:
             token, keyword = misspelt
             message = f"unexpected {token.text}"
-            location = cursor.location(_span([token]))
+            location = cursor.location(span_of([token]))
             hint = f"did you mean {keyword}?"
         else:
             hint = _bracket_hint(message)

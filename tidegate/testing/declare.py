@@ -18,6 +18,7 @@ from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
+from tidegate.sql.quoting import quote_identifier
 from tidegate.testing.case import Case, CaseSource, DeleteAll
 from tidegate.testing.fields import LONG_DELAY_MS, WATERMARK_COLUMN
 from tidegate.types import ChangelogKind
@@ -92,8 +93,8 @@ def _declare_compiled(sql: _CaseSql, compiled: Compiled) -> DeclaredCase:
     kind = ChangelogKind.APPEND
     key: tuple[str, ...] = ()
     if isinstance(stream, Stream):
-        if compiled.unrunnable:
-            raise ScriptError(compiled.unrunnable)
+        if compiled.rejections:
+            raise ScriptError(compiled.rejections)
         kind, key = _changelog_and_key(stream)
     elif not isinstance(stream, SideStream):
         streams = [item.name for item in catalog.of_kind(st.ObjectKind.STREAM)]
@@ -167,7 +168,7 @@ def watermarked_name(name: str) -> str:
 
 def _source_statements(case: Case, source: CaseSource) -> list[str]:
     """Return the statements that declare a source of the case."""
-    columns = [f"{_quote(name)} {kind}" for name, kind in source.columns]
+    columns = [f"{quote_identifier(name)} {kind}" for name, kind in source.columns]
     options = {"changelog": "true"} if _carries_op(case, source) else {}
     if source.is_lookup:
         return [
@@ -182,12 +183,12 @@ def _source_statements(case: Case, source: CaseSource) -> list[str]:
         body = [*columns, *watermark]
         return [_create_statement("SOURCE", source.name, body, key, options)]
     body = [*columns, f"{WATERMARK_COLUMN} BOOLEAN", *_watermark_clause(source, LONG_DELAY_MS)]
-    names = ", ".join(_quote(name) for name, _ in source.columns)
+    names = ", ".join(quote_identifier(name) for name, _ in source.columns)
     watermarked = watermarked_name(source.name)
     return [
         _create_statement("SOURCE", watermarked, body, key, options),
-        f"CREATE STREAM {_quote(source.name)} AS\n"
-        f"SELECT {names} FROM {_quote(watermarked)} WHERE {WATERMARK_COLUMN} IS NULL",
+        f"CREATE STREAM {quote_identifier(source.name)} AS\n"
+        f"SELECT {names} FROM {quote_identifier(watermarked)} WHERE {WATERMARK_COLUMN} IS NULL",
     ]
 
 
@@ -195,18 +196,18 @@ def _create_statement(
     object_kind: str, name: str, body: list[str], key: tuple[str, ...], options: dict[str, str]
 ) -> str:
     if key:
-        body = [*body, f"PRIMARY KEY ({', '.join(_quote(column) for column in key)})"]
+        body = [*body, f"PRIMARY KEY ({', '.join(quote_identifier(column) for column in key)})"]
     lines = ",\n    ".join(body)
     with_clause = ", ".join(
         ["connector = 'memory'", *(f"{option} = {value}" for option, value in options.items())]
     )
-    return f"CREATE {object_kind} {_quote(name)} (\n    {lines}\n) WITH ({with_clause})"
+    return f"CREATE {object_kind} {quote_identifier(name)} (\n    {lines}\n) WITH ({with_clause})"
 
 
 def _watermark_clause(source: CaseSource, delay_ms: int) -> list[str]:
     if source.time_column is None:
         return []
-    time = _quote(source.time_column)
+    time = quote_identifier(source.time_column)
     return [f"WATERMARK FOR {time} AS {time} - INTERVAL '{delay_ms}' MILLISECOND"]
 
 
@@ -227,10 +228,6 @@ def _carries_op(case: Case, source: CaseSource) -> bool:
         isinstance(step, DeleteAll) and source.name in step.sources for step in case.steps
     )
     return is_emptied or any(OP in row for row in (*source.rows, *case.rows_of(source.name)))
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 # ---- SQL files: read the rows of the case instead of the sources, and write nothing.

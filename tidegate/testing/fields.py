@@ -35,7 +35,9 @@ class CaseFields:
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, file: Path, location: str, raw: object, field_names: Iterable[str]) -> CaseFields:
+    def from_value(
+        cls, file: Path, location: str, raw: object, field_names: Iterable[str]
+    ) -> CaseFields:
         """Check that a value is a mapping without unknown fields."""
         names = tuple(field_names)
         if not isinstance(raw, Mapping):
@@ -236,7 +238,7 @@ def read_explicit_watermarks(
 
 def _explicit_watermark(item: CaseFields, number: int, entry: object) -> ExplicitWatermark:
     location = f"explicit_watermarks[{number}]"
-    fields = CaseFields.of(
+    fields = CaseFields.from_value(
         item.file, f"{item.location}.{location}", entry, ("row_index", "watermark")
     )
     index, value = fields.values.get("row_index"), fields.values.get("watermark")

@@ -109,7 +109,7 @@ def read_steps(fields: CaseFields, sources: Sources, scripted: bool) -> tuple[St
     """Read all steps. In a case with a script they may name sources that the script declares."""
     steps: list[Step] = []
     for index, raw in enumerate(fields.sequence("steps")):
-        item = CaseFields.of(fields.file, f"steps[{index}]", raw, ACTIONS)
+        item = CaseFields.from_value(fields.file, f"steps[{index}]", raw, ACTIONS)
         if len(item.values) != 1:
             names = ", ".join(item.values) or "none"
             raise item.error("", f"expected one action, found {names}")
@@ -132,7 +132,7 @@ def _add(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     step_rows: list[tuple[str, tuple[Row, ...]]] = []
     for index, entry in enumerate(entries):
         location = f"{item.location}.add[{index}]"
-        part = CaseFields.of(item.file, location, entry, ("source", "rows"))
+        part = CaseFields.from_value(item.file, location, entry, ("source", "rows"))
         name = _source_name(part, "source", part.text("source"), sources, scripted)
         rows = part.rows("rows")
         if not scripted:
@@ -285,7 +285,9 @@ def load_case(path: Path) -> Case:
 def read_case(path: Path, document: object) -> Case:
     """Read a case from a parsed document; errors and relative paths refer to the file `path`."""
     scripted = isinstance(document, dict) and bool({"script", "script_file"} & set(document))
-    fields = CaseFields.of(path, "", document, _SCRIPT_FIELDS if scripted else _QUERY_FIELDS)
+    fields = CaseFields.from_value(
+        path, "", document, _SCRIPT_FIELDS if scripted else _QUERY_FIELDS
+    )
     sources = _sources(fields, scripted)
     steps: tuple[Step, ...] = ()
     if fields.has("steps"):
@@ -378,7 +380,7 @@ def _sources(fields: CaseFields, scripted: bool) -> tuple[CaseSource, ...]:
     field_names = _SCRIPT_SOURCE_FIELDS if scripted else _SOURCE_FIELDS
     sources: dict[str, CaseSource] = {}
     for index, raw in enumerate(fields.sequence("sources")):
-        item = CaseFields.of(fields.file, f"sources[{index}]", raw, field_names)
+        item = CaseFields.from_value(fields.file, f"sources[{index}]", raw, field_names)
         source = _source_of_script(item) if scripted else _source(item)
         if source.name.lower() in sources:
             raise item.error("name", f"duplicate source {source.name}")
@@ -421,7 +423,7 @@ def _columns(item: CaseFields) -> tuple[tuple[str, str], ...]:
     columns: list[tuple[str, str]] = []
     for index, raw in enumerate(item.sequence("schema")):
         location = f"{item.location}.schema[{index}]"
-        column = CaseFields.of(item.file, location, raw, ("name", "type"))
+        column = CaseFields.from_value(item.file, location, raw, ("name", "type"))
         columns.append((column.text("name"), column.text("type")))
     if not columns:
         raise item.error("schema", "expected at least one column")
@@ -457,7 +459,7 @@ def _late_rows(
             rows.append(row)
             continue
         # Other fields are remarks, such as the reason.
-        item = CaseFields.of(fields.file, f"late_rows[{index}]", row, tuple(row))
+        item = CaseFields.from_value(fields.file, f"late_rows[{index}]", row, tuple(row))
         name = item.text("source")
         if name.lower() not in sources and not scripted:
             hint = did_you_mean(name, sources, "sources")

@@ -294,7 +294,7 @@ def run_case(
         declared = declare(case)
         with tempfile.TemporaryDirectory(prefix="tidegate-test-") as directory:
             opener = open_session or session_opener(spark)
-            with _Run(case, declared, opener, Path(directory), timeout_seconds) as run:
+            with _RunningCase(case, declared, opener, Path(directory), timeout_seconds) as run:
                 run.run(epochs_of(case, restart))
     except Mismatch as mismatch:
         reason, detail, is_diff = mismatch.reason, mismatch.detail, True
@@ -327,7 +327,7 @@ def _one_line(text: str) -> str:
 
 
 @dataclass
-class _Run:
+class _RunningCase:
     """One run of a case: one session after the other, on one data directory."""
 
     case: Case
@@ -352,7 +352,7 @@ class _Run:
         self.output = StreamOutput(self.declared.changelog, self.declared.key)
         self.late_output = StreamOutput(ChangelogKind.APPEND)
 
-    def __enter__(self) -> _Run:
+    def __enter__(self) -> _RunningCase:
         self._start_session(self.declared.script)
         return self
 

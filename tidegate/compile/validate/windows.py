@@ -17,15 +17,13 @@ from tidegate.compile.validate.finding import (
 )
 from tidegate.plan import nodes as n
 from tidegate.plan.nodes.over import (
-    WHOLE_PARTITION_FUNCTIONS,
     WindowFunction,
     is_final_at_watermark,
     leading_event_time,
 )
-from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.sql.match_recognize import to_text
-from tidegate.types import ChangelogKind
+from tidegate.types import RANK_FUNCTIONS, WHOLE_PARTITION_FUNCTIONS, ChangelogKind
 
 
 def window_not_event_time(subject: Subject) -> Iterable[Finding]:
@@ -159,7 +157,7 @@ def over_unsupported(subject: Subject) -> Iterable[Finding]:
 
 
 def _keeps_all(node: n.Over) -> bool:
-    """Return True if rows are never released from state."""
+    """Return whether rows are never released from state."""
     changes = node.mode is n.OverMode.CHANGES
     return changes and node.ttl_us is None and node.closing_field is None
 
@@ -222,7 +220,7 @@ def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
             f"use the same PARTITION BY for all functions that read following rows, {corrections}",
         )
     if leading_event_time(function, node.input.fields) is None:
-        if function.name in ex.RANK_FUNCTIONS:
+        if function.name in RANK_FUNCTIONS:
             hint = (
                 f"keep the first n of each partition: QUALIFY {name}() OVER (…) <= 10 EMIT "
                 f"CHANGES; or ORDER BY {time}; {corrections}"
@@ -304,5 +302,5 @@ def match_unsupported(subject: Subject) -> Iterable[Finding]:
 
 
 def _is_unlimited(node: n.Match) -> bool:
-    """Return True if neither the number of rows nor the duration of an open match is limited."""
+    """Return whether neither the number of rows nor the duration of an open match is limited."""
     return node.within_us is None and node.max_rows is None and node.ttl_us is None

@@ -36,26 +36,26 @@ _PARTITION_TYPES = (
 _PATH = OptionSpec("path", OptionType.TEXT, "directory of the table (path or URI)", required=True)
 
 
-def _base(kind: str) -> str:
+def _base(sql_type: str) -> str:
     """Return a type without its parameters."""
-    return re.split(r"[(<\s]", kind, maxsplit=1)[0].upper()
+    return re.split(r"[(<\s]", sql_type, maxsplit=1)[0].upper()
 
 
 def _check_columns(options: OptionValues, columns: ColumnTypes) -> str | None:
-    for name, kind in columns:
-        if _base(kind) not in (*_PLAIN, *_NESTED):
-            return f"Delta has no type for the column {name}, which is {kind}: CAST it"
-    kinds = {name.lower(): (name, kind) for name, kind in columns}
+    for name, sql_type in columns:
+        if _base(sql_type) not in (*_PLAIN, *_NESTED):
+            return f"Delta has no type for the column {name}, which is {sql_type}: CAST it"
+    by_name = {name.lower(): (name, sql_type) for name, sql_type in columns}
     for column in options["partition_by"] or ():
-        if column.lower() not in kinds:
+        if column.lower() not in by_name:
             continue
-        name, kind = kinds[column.lower()]
-        if _base(kind) not in _PARTITION_TYPES:
+        name, sql_type = by_name[column.lower()]
+        if _base(sql_type) not in _PARTITION_TYPES:
             return (
-                f"partition_by: {name} is {kind}; use a column with dates, integers, texts or "
+                f"partition_by: {name} is {sql_type}; use a column with dates, integers, texts or "
                 f"BOOLEANs, such as CAST({name} AS DATE)"
             )
-    if columns and kinds.keys() <= {name.lower() for name in options["partition_by"] or ()}:
+    if columns and by_name.keys() <= {name.lower() for name in options["partition_by"] or ()}:
         return "partition_by contains every column, so no column is left for the files"
     return None
 

@@ -229,13 +229,13 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
     """Return whether two types are equal, apart from nullability and the case of field names."""
     import pyarrow as pa
 
-    kinds = pa.types
-    if kinds.is_list(one) and kinds.is_list(other):
+    types = pa.types
+    if types.is_list(one) and types.is_list(other):
         return same_type(one.value_type, other.value_type)
-    if kinds.is_map(one) and kinds.is_map(other):
+    if types.is_map(one) and types.is_map(other):
         keys = same_type(one.key_type, other.key_type)
         return keys and same_type(one.item_type, other.item_type)
-    if kinds.is_struct(one) and kinds.is_struct(other):
+    if types.is_struct(one) and types.is_struct(other):
         fields, other_fields = list(one), list(other)
         return len(fields) == len(other_fields) and all(
             a.name.lower() == b.name.lower() and same_type(a.type, b.type)
@@ -245,7 +245,7 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def matching_column(
-    columns: Sequence[DeltaColumn], name: str, kind: pa.DataType, spark_type: str, label: str
+    columns: Sequence[DeltaColumn], name: str, data_type: pa.DataType, spark_type: str, label: str
 ) -> DeltaColumn:
     """Return the column with this name and type. `spark_type` is the type in Spark's notation."""
     exact = [c for c in columns if c.name == name]
@@ -256,7 +256,7 @@ def matching_column(
             f"{label}: the table has no column {name}",
             hint=did_you_mean(name, [c.name for c in columns], "columns it has"),
         )
-    if not same_type(matches[0].type, kind):
+    if not same_type(matches[0].type, data_type):
         raise RunError(
             "TG-523",
             f"{label}: the column {matches[0].name} of the table is {matches[0].type}, but {name} "

@@ -181,10 +181,10 @@ class DeltaSink:
             fields = [
                 pa.field(
                     name,
-                    arrow_type(kind),
+                    arrow_type(sql_type),
                     name in self.stream_schema.nullable or not self._is_key(name),
                 )
-                for name, kind in self.stream_schema.columns
+                for name, sql_type in self.stream_schema.columns
             ]
             create_table(self.uri, pa.schema(fields), self.options["partition_by"] or ())
             table = open_table(self.uri)
@@ -205,8 +205,8 @@ class DeltaSink:
         require_no_row_rules(table, self.label, self.by_key)
         table_columns = table.columns()
         columns = tuple(
-            matching_column(table_columns, name, arrow_type(kind), kind, self.label)
-            for name, kind in self.stream_schema.columns
+            matching_column(table_columns, name, arrow_type(sql_type), sql_type, self.label)
+            for name, sql_type in self.stream_schema.columns
         )
         for column in table_columns:
             if column not in columns and column.not_null:
@@ -242,13 +242,13 @@ class DeltaSink:
             )
 
     def _require_comparable_keys(self) -> None:
-        for name, kind in self.stream_schema.columns:
-            if self._is_key(name) and kind.startswith(
+        for name, sql_type in self.stream_schema.columns:
+            if self._is_key(name) and sql_type.startswith(
                 ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT")
             ):
                 raise RunError(
                     "TG-523",
-                    f"{self.label}: rows are updated by {name}, which is {kind}: such values "
+                    f"{self.label}: rows are updated by {name}, which is {sql_type}: such values "
                     "cannot be compared safely",
                     hint="use a number, a text or a timestamp as key, for example with a CAST.",
                 )

@@ -75,16 +75,18 @@ class DeltaSource:
 
     @property
     def _declared(self) -> list[tuple[str, str]]:
-        kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
-        return [*kinds, *([(OP, "STRING")] if self.source.carries_op else [])]
+        columns = [(c.name, str(c.type)) for c in self.source.stored_columns]
+        return [*columns, *([(OP, "STRING")] if self.source.carries_op else [])]
 
     def _match_columns(self, table: DeltaLakeTable) -> dict[str, DeltaColumn]:
         """Return the columns of the table by their declared names, in lower case."""
         require_supported(table, self.label)
         table_columns = table.columns()
         return {
-            name.lower(): matching_column(table_columns, name, arrow_type(kind), kind, self.label)
-            for name, kind in self._declared
+            name.lower(): matching_column(
+                table_columns, name, arrow_type(sql_type), sql_type, self.label
+            )
+            for name, sql_type in self._declared
         }
 
     # Planning.
@@ -228,8 +230,8 @@ class DeltaSource:
 
     def create_reader(self, request: ScanRequest) -> DeltaReader:
         pairs = tuple((name, self.columns[name.lower()].name) for name, _ in request.columns)
-        kinds = dict(self._declared)
-        schema = pa.schema([(name, arrow_type(kinds[name])) for name, _ in request.columns])
+        sql_types = dict(self._declared)
+        schema = pa.schema([(name, arrow_type(sql_types[name])) for name, _ in request.columns])
         partition_by = tuple(self.table.partition_by)
         return DeltaReader(
             self.label,

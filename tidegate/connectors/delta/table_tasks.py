@@ -103,14 +103,14 @@ class DeltaReader:
         return columns
 
 
-def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+def partition_value(text: str | None, data_type: pa.DataType) -> pa.Scalar:
     """Parse the value of a partition column from its text in the log."""
     if text is None or text == "":
-        return pa.scalar(None, kind)
-    if pa.types.is_timestamp(kind):
+        return pa.scalar(None, data_type)
+    if pa.types.is_timestamp(data_type):
         plain = pa.scalar(text.rstrip("Z").replace("T", " ")).cast(pa.timestamp("us"))
-        return plain.cast(kind)
-    return pa.scalar(text).cast(kind)
+        return plain.cast(data_type)
+    return pa.scalar(text).cast(data_type)
 
 
 # ---- The writer of a sink.

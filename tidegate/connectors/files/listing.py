@@ -17,6 +17,9 @@ from typing import Any
 
 from tidegate.storage import Store, StoredFile
 
+# How long a new file may be incomplete because it is still being written.
+WRITING_SECONDS = 3.0
+
 # ---- The names of files that a files sink has published.
 #
 # A file of a task is named after its epoch, a merged file after the first and the last epoch of the
@@ -43,7 +46,7 @@ class EpochFileName:
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """Files can only replace each other within a folder, a sink and a generation."""
+        """The folder, sink and generation, within which files can replace each other."""
         return self.folder, self.prefix, self.generation
 
     def replaces(self, other: EpochFileName) -> bool:

@@ -22,7 +22,7 @@ from tidegate.columns import (
     RECORD_FILE,
     RECORD_LINE,
 )
-from tidegate.connectors.files.listing import new_files
+from tidegate.connectors.files.listing import WRITING_SECONDS, new_files
 from tidegate.connectors.files.source import ROW_ARRIVAL, escape_glob
 from tidegate.connectors.formats.lines import TextReader
 from tidegate.connectors.table_lookup import TableLookup
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.connectors.base import LookupContext
-
-# How long a new file may be incomplete because it is still being written.
-_WRITING_SECONDS = 3.0
 
 
 class FileRows:
@@ -63,7 +60,7 @@ class FileRows:
         return new_files(self.store.list(), set(), self.options["glob"])
 
     def rows(self, spark: SparkSession) -> pa.Table:
-        deadline = time.monotonic() + _WRITING_SECONDS
+        deadline = time.monotonic() + WRITING_SECONDS
         while True:
             items = self._items()
             try:
@@ -71,14 +68,14 @@ class FileRows:
             except Exception as error:
                 # A new file may still be being written.
                 now_us = time.time_ns() // 1000
-                is_new = any(now_us - i.modified_us < _WRITING_SECONDS * 1_000_000 for i in items)
+                is_new = any(now_us - i.modified_us < WRITING_SECONDS * 1_000_000 for i in items)
                 if not is_new or time.monotonic() > deadline:
                     raise self._unreadable(error) from None
                 time.sleep(0.1)
 
     def _read(self, spark: SparkSession, items: list[StoredFile]) -> pa.Table:
         columns = [(c.name, str(c.type)) for c in self.table.columns]
-        schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        schema = pa.schema([(name, arrow_type(sql_type)) for name, sql_type in columns])
         if not items:
             return schema.empty_table()
         is_parquet = self.options["format"] == "parquet"
@@ -108,7 +105,7 @@ class FileRows:
         return reader.parquet(*paths).selectExpr(*names, *ROW_ARRIVAL)
 
     def _text(self, spark: SparkSession, items: list[StoredFile]) -> DataFrame:
-        from tidegate.connectors.formats.spark_text import TextFiles
+        from tidegate.connectors.formats.spark_text import SparkTextDecoder
 
         is_csv = self.options["format"] == "csv"
         reader = TextReader(
@@ -122,7 +119,7 @@ class FileRows:
         lines = spark.createDataFrame(pa.Table.from_batches(batches, schema=reader.schema))
         raw = lines.selectExpr("*", f"CAST(NULL AS BINARY) AS {CONTROL}", f"0L AS {NOW}")
         columns = tuple((c.name, str(c.type)) for c in self.table.columns)
-        return TextFiles(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
+        return SparkTextDecoder(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
 
     def _require_well_formed(self, rows: pa.Table) -> None:
         if MALFORMED_RECORD not in rows.column_names:

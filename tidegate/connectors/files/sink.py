@@ -55,14 +55,14 @@ class FileLayout:
     delimiter: str | None = None
 
     @classmethod
-    def of(cls, options: OptionValues, columns: ColumnTypes) -> FileLayout:
+    def from_options(cls, options: OptionValues, columns: ColumnTypes) -> FileLayout:
         text = _TEXT_OPTIONS if options["format"] == "csv" else ()
         folders = tuple(name.lower() for name in options["partition_by"] or ())
         return cls(options["format"], folders, columns, **{name: options[name] for name in text})
 
     @classmethod
-    def stored(cls, content: dict[str, Any]) -> FileLayout:
-        columns = tuple((str(name), str(kind)) for name, kind in content["columns"])
+    def from_json(cls, content: dict[str, Any]) -> FileLayout:
+        columns = tuple((str(name), str(sql_type)) for name, sql_type in content["columns"])
         folders = tuple(map(str, content["partition_by"]))
         return cls(**{**content, "columns": columns, "partition_by": folders})
 
@@ -104,7 +104,7 @@ class FilesMarker:
         try:
             stored = json.loads(data)
             epoch = EpochId(int(stored.get("generation", 0)), int(stored["epoch"]))
-            layout = FileLayout.stored(stored["shape"]) if "shape" in stored else None
+            layout = FileLayout.from_json(stored["shape"]) if "shape" in stored else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedMarker(str(error)) from None
         return cls(epoch, layout)
@@ -139,7 +139,7 @@ class FilesSink:
         self.prefix = f"{context.stream_id}{self.name_suffix}"
         self.internal = f"{_INTERNAL}/{self.prefix}"
         self.last: EpochId | None = None
-        self.layout = FileLayout.of(self.options, context.columns)
+        self.layout = FileLayout.from_options(self.options, context.columns)
         self.format = FileFormat(self.options["format"])
         limits = CompactionLimits(*(self.options[name] for name in _LIMITS))
         self.compaction = Compaction(self.store, self.internal, self.prefix, limits)
@@ -151,7 +151,7 @@ class FilesSink:
             markers = self._markers(files)
             marker = markers.get(self.prefix)
             self.last = marker.epoch if marker is not None else None
-            epochs = _epochs_epochs_by_prefix(files)
+            epochs = _epochs_by_prefix(files)
             self._reject_unknown_epochs(committed, epochs.get(self.prefix, set()))
             if marker is None:
                 self._reject_second_pipeline(committed, markers)
@@ -368,7 +368,7 @@ class FilesSink:
         self.last = epoch
 
 
-def _epochs_epochs_by_prefix(files: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
+def _epochs_by_prefix(files: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
     """Return the epochs in the names of files, by the prefix of the names."""
     epochs_by_prefix: dict[str, set[EpochId]] = {}
     for item in files:

@@ -28,7 +28,12 @@ from tidegate.connectors.base import (
     SourceContext,
     balance_splits,
 )
-from tidegate.connectors.files.listing import SeenFiles, new_files, partly_read_merge
+from tidegate.connectors.files.listing import (
+    WRITING_SECONDS,
+    SeenFiles,
+    new_files,
+    partly_read_merge,
+)
 from tidegate.connectors.formats.lines import TextReader, is_compressed
 from tidegate.errors import RunError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
@@ -131,8 +136,6 @@ _PART_BYTES = 8 << 20
 _NATIVE_BYTES = 48 << 20
 # The number of distinct offsets whose file names are cached.
 _MAX_CACHED_OFFSETS = 8
-# How long a new file may be incomplete because it is still being written.
-_WRITING_SECONDS = 3.0
 
 
 class FilesSource:
@@ -244,13 +247,13 @@ class FilesSource:
 
     def _footer(self, item: StoredFile) -> Any:
         """Read the footer of a file, with retries if the file may still be being written."""
-        deadline = time.monotonic() + _WRITING_SECONDS
+        deadline = time.monotonic() + WRITING_SECONDS
         while True:
             try:
                 return pq.ParquetFile(self._open(item)).metadata
             except (pa.ArrowException, OSError) as error:
                 age_us = time.time_ns() // 1000 - item.modified_us
-                if age_us > _WRITING_SECONDS * 1_000_000 or time.monotonic() > deadline:
+                if age_us > WRITING_SECONDS * 1_000_000 or time.monotonic() > deadline:
                     raise self._unreadable(item.name, error) from None
                 time.sleep(0.05)
 
@@ -328,7 +331,7 @@ class FilesSource:
         plain = self._plain_lines(request)
         if plain is not None:
             return builder.read_frame(plain)
-        from tidegate.connectors.formats.spark_text import TextFiles
+        from tidegate.connectors.formats.spark_text import SparkTextDecoder
 
         reader = self._text_reader()
         declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
@@ -336,7 +339,7 @@ class FilesSource:
         position_columns = (
             (ARRIVAL_FILE, ARRIVAL_ROW) if request.with_arrival or self._metadata else ()
         )
-        frame = TextFiles(
+        frame = SparkTextDecoder(
             self.options, tuple(declared), position_columns, request.with_location
         ).read(builder.read_frame(reader))
         frame = self._with_metadata(frame)
@@ -358,7 +361,7 @@ class FilesSource:
 
         paths = [escape_glob(self.store.spark_uri(name)) for name in input_range.spark_read]
         records = self._records(request)
-        schema = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in records)
+        schema = ", ".join(f"{quote_identifier(name)} {sql_type}" for name, sql_type in records)
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
         extra_columns = list(_ROW_LOCATION) if request.with_location else []
         extra_columns += list(ROW_ARRIVAL) if request.with_arrival or self._metadata else []

@@ -76,7 +76,7 @@ def _accepts(options: OptionValues) -> frozenset[ChangelogKind]:
 
 def _check_columns(options: OptionValues, columns: ColumnTypes) -> str | None:
     """Reject nested values in CSV files and in directory names."""
-    nested = {name for name, kind in columns if kind.startswith(_NESTED)}
+    nested = {name for name, sql_type in columns if sql_type.startswith(_NESTED)}
     if options["format"] == "csv" and nested:
         return f"CSV cannot hold the column {sorted(nested)[0]}: use format = 'json' or 'parquet'"
     partition = {name.lower() for name in options["partition_by"] or ()}

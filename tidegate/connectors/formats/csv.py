@@ -67,17 +67,17 @@ class CsvFormat:
 
 def csv_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
     """Return the schema of the decoded rows, or None if only Spark can decode these columns."""
-    kinds = [_type(kind) for _, kind in columns]
-    if any(kind is None for kind in kinds):
+    fields = [(name, _type(sql_type)) for name, sql_type in columns]
+    if any(data_type is None for _, data_type in fields):
         return None
-    return pa.schema([(name, kind) for (name, _), kind in zip(columns, kinds, strict=True)])
+    return pa.schema(fields)
 
 
-def _type(kind: str) -> pa.DataType | None:
-    decimal = _DECIMAL.fullmatch(kind)
+def _type(sql_type: str) -> pa.DataType | None:
+    decimal = _DECIMAL.fullmatch(sql_type)
     if decimal is not None:
         return pa.decimal128(int(decimal.group(1)), int(decimal.group(2)))
-    return TYPES.get(kind)
+    return TYPES.get(sql_type)
 
 
 def decode_csv(lines: pa.Array, schema: pa.Schema, csv_format: CsvFormat) -> pa.Table:
@@ -98,8 +98,8 @@ def decode_csv(lines: pa.Array, schema: pa.Schema, csv_format: CsvFormat) -> pa.
     values, short = _split_values(texts, schema, csv_format)
     columns = []
     malformed = short
-    for name, kind in zip(schema.names, schema.types, strict=True):
-        column, invalid = _convert(values.column(name).combine_chunks(), kind)
+    for name, data_type in zip(schema.names, schema.types, strict=True):
+        column, invalid = _convert(values.column(name).combine_chunks(), data_type)
         columns.append(column)
         malformed = pc.or_(malformed, invalid)
     malformed_texts = pc.if_else(malformed, texts, pa.scalar(None, pa.string()))
@@ -182,29 +182,29 @@ def _split_values(
     return rows.take(positions), pa.array(mask)
 
 
-def _convert(texts: pa.Array, kind: pa.DataType) -> ValuesAndInvalid:
+def _convert(texts: pa.Array, data_type: pa.DataType) -> ValuesAndInvalid:
     """Convert texts to a type. Raises RecordFailed if only Spark can judge one of them."""
-    if kind == pa.string():
+    if data_type == pa.string():
         return texts, pa.repeat(pa.scalar(False), len(texts))
-    if kind == pa.bool_():
+    if data_type == pa.bool_():
         lower = pc.utf8_lower(texts)
         plain = pc.is_in(lower, value_set=pa.array(["true", "false"]))
-        return _convert_plain(lower, plain, _NEVER_BOOLEAN, lambda values: values.cast(kind))
-    if kind == MICROS:
+        return _convert_plain(lower, plain, _NEVER_BOOLEAN, lambda values: values.cast(data_type))
+    if data_type == MICROS:
         plain = pc.match_substring_regex(texts, r"^[12]\d{3}-\d{2}-\d{2}[T ]")
         return _convert_plain(texts, plain, _NEVER_TIME, _convert_timestamps)
-    if kind == pa.float64():
+    if data_type == pa.float64():
         plain = pc.and_(
             pc.match_substring_regex(texts, r"^-?\d{1,15}(\.\d{1,15})?$"),
             pc.invert(pc.match_substring_regex(texts, r"^-[0.]*$")),
         )
-        return _convert_plain(texts, plain, _NEVER_DOUBLE, lambda values: values.cast(kind))
-    if pa.types.is_decimal(kind):
-        plain = pc.match_substring_regex(texts, _decimal(kind.precision, kind.scale))
-        return _convert_plain(texts, plain, _NEVER_DECIMAL, lambda values: values.cast(kind))
-    digits = 9 if kind == pa.int32() else 18
+        return _convert_plain(texts, plain, _NEVER_DOUBLE, lambda values: values.cast(data_type))
+    if pa.types.is_decimal(data_type):
+        plain = pc.match_substring_regex(texts, _decimal(data_type.precision, data_type.scale))
+        return _convert_plain(texts, plain, _NEVER_DECIMAL, lambda values: values.cast(data_type))
+    digits = 9 if data_type == pa.int32() else 18
     plain = pc.match_substring_regex(texts, rf"^-?\d{{1,{digits}}}$")
-    return _convert_plain(texts, plain, _NEVER_INTEGER, lambda values: values.cast(kind))
+    return _convert_plain(texts, plain, _NEVER_INTEGER, lambda values: values.cast(data_type))
 
 
 def _decimal(precision: int, scale: int) -> str:

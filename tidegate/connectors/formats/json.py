@@ -42,9 +42,9 @@ _LONG_NUMBER = re.compile(rb"[0-9.eE+-]{900}")
 
 def json_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
     """Return the schema of the decoded rows, or None if only Spark can decode these columns."""
-    if any(kind not in TYPES for _, kind in columns):
+    if any(sql_type not in TYPES for _, sql_type in columns):
         return None
-    return pa.schema([(name, TYPES[kind]) for name, kind in columns])
+    return pa.schema([(name, TYPES[sql_type]) for name, sql_type in columns])
 
 
 def decode_json(texts: list[bytes], schema: pa.Schema) -> pa.Table:

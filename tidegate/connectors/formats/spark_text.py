@@ -44,8 +44,8 @@ _AFTER = f',"{_END}":1}}'
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """Builds the expressions that decode the records of a text source."""
+class SparkTextDecoder:
+    """Decodes the records of a text source with expressions of Spark."""
 
     # The options of the source, as in `files`.
     options: Mapping[str, Any]
@@ -201,7 +201,7 @@ class TextFiles:
         return self._csv(_TEXT, columns) if self.is_csv else self._json(columns)
 
     def _json(self, columns: Sequence[tuple[str, str]]) -> str:
-        fields = ", ".join(f"{quote_identifier(name)}: {kind}" for name, kind in columns)
+        fields = ", ".join(f"{quote_identifier(name)}: {sql_type}" for name, sql_type in columns)
         record = f"STRUCT<{fields}>"
         before, many = string_literal(_BEFORE_ONE), ""
         if self.options["multi_line"]:
@@ -213,7 +213,7 @@ class TextFiles:
         return f"from_json({text}, {string_literal(schema)}, {self._options()})"
 
     def _csv(self, text: str, columns: Sequence[tuple[str, str]]) -> str:
-        fields = [f"{quote_identifier(name)} {kind}" for name, kind in columns]
+        fields = [f"{quote_identifier(name)} {sql_type}" for name, sql_type in columns]
         schema = ", ".join([*fields, f"{_CORRUPT} STRING"])
         return f"from_csv({text}, {string_literal(schema)}, {self._options()})"
 
@@ -262,16 +262,18 @@ class TextFiles:
         """Parse a record for a single column. CSV reads the other columns as text."""
         if not self.is_csv:
             return self._parse([item for item in self.columns if item[0] == name])
-        return self._parse([(n, kind if n == name else "STRING") for n, kind in self.columns])
+        return self._parse(
+            [(n, sql_type if n == name else "STRING") for n, sql_type in self.columns]
+        )
 
     def _reason(self, malformed: str) -> str:
         """Return an expression of the reason why a record is malformed, and of the column."""
         cases: list[tuple[str, str, str | None]] = []
         cases.append((self._is_no_text(), f"not text in {self.options['encoding']}", None))
         cases += self._csv_cases() if self.is_csv else self._json_cases()
-        for name, kind in self.columns:
+        for name, sql_type in self.columns:
             is_corrupt = f"{self._alone(name)}.{_CORRUPT} IS NOT NULL"
-            cases.append((is_corrupt, self._type_reason(name, kind), name))
+            cases.append((is_corrupt, self._type_reason(name, sql_type), name))
         cases.append(("true", "not a readable record", None))
         branches = " ".join(
             f"WHEN {test} THEN named_struct('reason', {string_literal(reason)}, 'name', "
@@ -280,11 +282,11 @@ class TextFiles:
         )
         return f"CASE WHEN NOT ({malformed}) THEN NULL {branches} END"
 
-    def _type_reason(self, name: str, kind: str) -> str:
-        article = "an" if kind[0] in "AEIOU" else "a"
+    def _type_reason(self, name: str, sql_type: str) -> str:
+        article = "an" if sql_type[0] in "AEIOU" else "a"
         pattern = self.options["timestamp_format"]
-        suffix = f" ({pattern})" if pattern and kind.startswith("TIMESTAMP") else ""
-        return f"{name} is not {article} {kind}{suffix}"
+        suffix = f" ({pattern})" if pattern and sql_type.startswith("TIMESTAMP") else ""
+        return f"{name} is not {article} {sql_type}{suffix}"
 
     def _csv_cases(self) -> list[tuple[str, str, str | None]]:
         cases: list[tuple[str, str, str | None]] = []

@@ -38,7 +38,7 @@ _SERIES_COLUMNS = (("n", "BIGINT"), ("key", "BIGINT"), ("value", "DOUBLE"), ("ts
 
 def columns(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the names and Spark types of the columns that these options generate."""
-    return GeneratorSpec.of(options).table.columns
+    return GeneratorSpec.from_options(options).table.columns
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class GeneratorSource:
 
     def __init__(self, context: SourceContext) -> None:
         self.options = context.source.options
-        self.spec = GeneratorSpec.of(self.options)
+        self.spec = GeneratorSpec.from_options(self.options)
         self.events_per_epoch = int(context.settings["rows_per_epoch"])
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
@@ -112,7 +112,7 @@ def rows_between(
     options: Mapping[str, Any], start: Mapping[str, int] | None, end: Mapping[str, int]
 ) -> int:
     """Return the number of rows between two offsets, without generating them."""
-    cycle_slice = GeneratorSpec.of(options).table.cycle_slice
+    cycle_slice = GeneratorSpec.from_options(options).table.cycle_slice
     return cycle_slice.rank(end["event"]) - cycle_slice.rank(start["event"] if start else 0)
 
 
@@ -136,7 +136,7 @@ class GeneratorSpec:
             raise ValueError(f"out_of_order_ms must not be negative, got {self.out_of_order_ms}")
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> GeneratorSpec:
+    def from_options(cls, options: Mapping[str, Any]) -> GeneratorSpec:
         return cls(
             table=_table(options),
             rows=options.get("rows"),

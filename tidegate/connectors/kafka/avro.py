@@ -40,7 +40,7 @@ class SchemaRegistryClient:
     password: str | None = field(repr=False, default=None)
 
     @classmethod
-    def of(cls, label: str, options: Mapping[str, Any]) -> SchemaRegistryClient | None:
+    def from_options(cls, label: str, options: Mapping[str, Any]) -> SchemaRegistryClient | None:
         """Create the registry of a source or sink; None if it has none."""
         url = options["registry_url"]
         if url is None:
@@ -154,7 +154,7 @@ def _open(request: Any) -> Any:
 
 
 # The hidden column with the reason why a record is malformed; NULL if it is not.
-REASON = "_tg_avro_reason"
+AVRO_REASON = "_tg_avro_reason"
 # Columns that are written next to those of a row: its key, and whether it deletes the key.
 KEY, DELETED = "_tg_key_out", "_tg_deleted_out"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -32,7 +32,9 @@ class Connection:
     secrets: tuple[str, ...] = field(repr=False, default=())
 
     @classmethod
-    def of(cls, label: str, options: Mapping[str, Any], secrets: Mapping[str, str]) -> Connection:
+    def from_options(
+        cls, label: str, options: Mapping[str, Any], secrets: Mapping[str, str]
+    ) -> Connection:
         """Create the connection of a source or sink; `secrets` has the values of secret options."""
         settings: dict[str, Any] = {
             **_NO_LOG,

@@ -26,8 +26,8 @@ from tidegate.columns import (
     RECORD_LINE,
 )
 from tidegate.connectors.formats.lines import TEXT_BYTES
-from tidegate.connectors.formats.spark_text import TextFiles
-from tidegate.connectors.kafka.avro import REASON
+from tidegate.connectors.formats.spark_text import SparkTextDecoder
+from tidegate.connectors.kafka.avro import AVRO_REASON
 from tidegate.connectors.kafka.reader import TOMBSTONE, metadata_column
 from tidegate.sql.dialect import string_literal
 from tidegate.sql.quoting import quote_identifier
@@ -41,7 +41,7 @@ _NO_VALUE = "the record has no value, and the source has no PRIMARY KEY to delet
 
 
 @dataclass(frozen=True)
-class Records:
+class RecordDecoder:
     """Decodes the records of a source."""
 
     source: Source
@@ -75,8 +75,8 @@ class Records:
         if self.format == "raw":
             return self._with_hidden_columns(self._raw(raw), self._names())
         if self.format == "debezium-json":
-            envelopes = Envelopes(self.record_columns, self.upserts)
-            rows = envelopes.rows(self._text(raw, envelopes.columns), self._hidden_columns())
+            decoder = EnvelopeDecoder(self.record_columns, self.upserts)
+            rows = decoder.rows(self._text(raw, decoder.columns), self._hidden_columns())
             return self._with_hidden_columns(rows, [*self._names(), OP])
         columns = self.text_columns
         return self._with_hidden_columns(self._text(raw, columns), [name for name, _ in columns])
@@ -99,13 +99,13 @@ class Records:
         return [name for name, _ in self.record_columns]
 
     def _reader_columns(self) -> tuple[str, ...]:
-        """The columns of `KafkaReader` that are passed on while the text is decoded."""
+        """Return the columns of `KafkaReader` that are passed on while the text is decoded."""
         metadata = dict.fromkeys(metadata_column(name) for _, name, _ in self.metadata)
-        reason = (REASON,) if self.format == "avro" else ()
+        reason = (AVRO_REASON,) if self.format == "avro" else ()
         return (*ARRIVAL, PARTITION, TOMBSTONE, *metadata, *reason)
 
     def _hidden_columns(self) -> list[str]:
-        """The columns that are not columns of the source."""
+        """Return the columns that are not columns of the source."""
         located = (
             [RECORD_FILE, RECORD_LINE, MALFORMED_REASON, MALFORMED_COLUMN] if self.located else []
         )
@@ -119,8 +119,10 @@ class Records:
             "header": False,
             **{name: self.options[name] for name in _TEXT_OPTIONS},
         }
-        text_files = TextFiles(options, tuple(columns), self._reader_columns(), self.located, True)
-        return text_files.read(raw)
+        decoder = SparkTextDecoder(
+            options, tuple(columns), self._reader_columns(), self.located, messages=True
+        )
+        return decoder.read(raw)
 
     def _raw(self, raw: DataFrame) -> DataFrame:
         """Return the record as the only column. Invalid UTF-8 in a STRING is malformed."""
@@ -162,7 +164,7 @@ class Records:
         )
         if self.located:
             cause = (
-                f"coalesce({REASON}, {MALFORMED_REASON})"
+                f"coalesce({AVRO_REASON}, {MALFORMED_REASON})"
                 if self.format == "avro"
                 else MALFORMED_REASON
             )
@@ -190,7 +192,7 @@ _REASON, _CHANGE, _ENVELOPE = "_tg_what", "_tg_change", "_tg_envelope"
 
 
 @dataclass(frozen=True)
-class Envelopes:
+class EnvelopeDecoder:
     """Converts envelopes to rows of a changelog."""
 
     # The columns of the table.

@@ -26,7 +26,7 @@ from tidegate.columns import (
 )
 from tidegate.connectors.formats.json import decode_json
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
-from tidegate.connectors.kafka.avro import REASON, AvroDecoder
+from tidegate.connectors.kafka.avro import AVRO_REASON, AvroDecoder
 from tidegate.connectors.kafka.client import ClientErrors, Connection, Partition, is_login_error
 from tidegate.errors import SystemUnavailable, TidegateError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
@@ -117,7 +117,7 @@ class KafkaReader:
                 (PARTITION, pa.int32()),
                 (TOMBSTONE, pa.bool_()),
                 *((metadata_column(name), METADATA_TYPES[name]) for name in self.metadata),
-                *([(REASON, pa.string())] if self.decoder is not None else []),
+                *([(AVRO_REASON, pa.string())] if self.decoder is not None else []),
             ]
         )
 

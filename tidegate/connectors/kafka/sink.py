@@ -146,7 +146,7 @@ class KafkaSink:
         if self.stream_schema.kind is ChangelogKind.UPSERT:
             columns = [column for column in columns if column[0] != OP]
         schema = json.dumps(avro_schema(self.topic, pa.schema(columns)))
-        registry = SchemaRegistryClient.of(self.connection.label, self.options)
+        registry = SchemaRegistryClient.from_options(self.connection.label, self.options)
         schema_id = None if registry is None else registry.register(f"{self.topic}-value", schema)
         return AvroEncoder(schema, schema_id)
 

@@ -56,7 +56,7 @@ class KafkaOffsets:
     next_offsets: dict[Partition, int]
 
     @classmethod
-    def of(cls, offset: Offset) -> KafkaOffsets:
+    def from_offset(cls, offset: Offset) -> KafkaOffsets:
         """Parse the JSON value of a manifest."""
         positions = {(topic, number): next_ for topic, number, next_ in offset["partitions"]}
         return cls(offset["cluster"], dict(offset["topics"]), offset["range_count"], positions)
@@ -136,7 +136,7 @@ class KafkaSource:
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         with self._lock:
             self._refresh()
-            previous = KafkaOffsets.of(since) if since is not None else None
+            previous = KafkaOffsets.from_offset(since) if since is not None else None
             partitions = list(self._partitions)
             removed = [
                 p for p in (previous.next_offsets if previous else ()) if p not in partitions
@@ -329,41 +329,41 @@ class KafkaSource:
         if request.with_location or not request.decode_in_tasks:
             return None
         from tidegate.connectors.formats.json import json_schema
-        from tidegate.connectors.kafka.decoding import Records
+        from tidegate.connectors.kafka.decoding import RecordDecoder
         from tidegate.connectors.kafka.reader import JsonReader
 
-        records = Records(self.source, request.with_arrival, request.with_location)
+        decoder = RecordDecoder(self.source, request.with_arrival, request.with_location)
         options = self.options
         needs_spark = options["changelog"] or options["timestamp_format"] is not None
-        if records.format != "json" or needs_spark or records.upserts or records.metadata:
+        if decoder.format != "json" or needs_spark or decoder.upserts or decoder.metadata:
             return None
-        schema = json_schema(records.record_columns)
+        schema = json_schema(decoder.record_columns)
         if schema is None:
             return None
         names = tuple(name for name, _ in request.columns)
         return JsonReader(self.connection, schema, names, request.with_arrival)
 
     def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
-        from tidegate.connectors.kafka.decoding import Records
+        from tidegate.connectors.kafka.decoding import RecordDecoder
         from tidegate.connectors.kafka.reader import KafkaReader
 
         json_reader = self.create_reader(request)
         if json_reader is not None:
             return builder.read_frame(json_reader)
-        records = Records(self.source, request.with_arrival, request.with_location)
-        metadata = tuple(dict.fromkeys(name for _, name, _ in records.metadata))
-        decoder = self._decoder(records.text_columns) if records.format == "avro" else None
-        reader = KafkaReader(self.connection, metadata, self._tombstone_key(), decoder)
-        return records.read(builder.read_frame(reader))
+        decoder = RecordDecoder(self.source, request.with_arrival, request.with_location)
+        metadata = tuple(dict.fromkeys(name for _, name, _ in decoder.metadata))
+        avro = self._avro_decoder(decoder.text_columns) if decoder.format == "avro" else None
+        reader = KafkaReader(self.connection, metadata, self._tombstone_key(), avro)
+        return decoder.read(builder.read_frame(reader))
 
-    def _decoder(self, columns: Sequence[tuple[str, str]]) -> AvroDecoder:
+    def _avro_decoder(self, columns: Sequence[tuple[str, str]]) -> AvroDecoder:
         import pyarrow as pa
 
         from tidegate.connectors.kafka.avro import AvroDecoder, SchemaRegistryClient
         from tidegate.physical.typed import arrow_type
 
         schema = pa.schema([(name, arrow_type(sql_type)) for name, sql_type in columns])
-        registry = SchemaRegistryClient.of(self.connection.label, self.options)
+        registry = SchemaRegistryClient.from_options(self.connection.label, self.options)
         return AvroDecoder(schema, self.options["avro_schema"], registry)
 
     def _tombstone_key(self) -> TombstoneKey | None:
@@ -386,7 +386,7 @@ class KafkaSource:
 
 def connection_of(label: str, options: Any) -> Connection:
     """Create the connection of a declared source or sink."""
-    return Connection.of(label, options, options.secrets())
+    return Connection.from_options(label, options, options.secrets())
 
 
 def _describe(partition: Partition) -> str:

@@ -81,7 +81,7 @@ class TopicMarker:
         return json.dumps({"generation": self.epoch.generation, "instance_id": self.instance_id})
 
     @classmethod
-    def parse(cls, offset: int, metadata: str) -> TopicMarker:
+    def from_metadata(cls, offset: int, metadata: str) -> TopicMarker:
         """Create a marker from a committed offset."""
         fields = json.loads(metadata)
         return cls(EpochId(int(fields["generation"]), offset - 1), str(fields["instance_id"]))
@@ -177,7 +177,7 @@ class Transactions:
         if position.offset == OFFSET_INVALID:
             return None
         try:
-            return TopicMarker.parse(position.offset, position.metadata)
+            return TopicMarker.from_metadata(position.offset, position.metadata)
         except (ValueError, KeyError, TypeError):
             raise RunError(
                 "TG-526",

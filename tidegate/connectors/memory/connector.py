@@ -120,7 +120,7 @@ class Inserts:
 
     def append(self, table: pa.Table, identity: str | None = None) -> None:
         """Add an insert and fsync it. An `identity` makes it idempotent, see `has_identity`."""
-        from tidegate.connectors.memory.rows import arrow_bytes
+        from tidegate.operators.kernels.arrays import arrow_bytes
 
         with self._lock:
             number = self._load_count()
@@ -204,7 +204,7 @@ class MemorySource:
         from tidegate.connectors.memory.rows import InsertReader
         from tidegate.physical.typed import arrow_type
 
-        columns = pa.schema([(name, arrow_type(kind)) for name, kind in request.columns])
+        columns = pa.schema([(name, arrow_type(sql_type)) for name, sql_type in request.columns])
         return InsertReader(self.inserts.store.uri, columns, request.with_arrival)
 
     def frame(self, spark: SparkSession, request: ScanRequest, builder: FrameBuilder) -> DataFrame:
@@ -294,7 +294,7 @@ class MemorySink:
     def _merge(self, names: list[str], target: str) -> None:
         import pyarrow as pa
 
-        from tidegate.connectors.memory.rows import arrow_bytes
+        from tidegate.operators.kernels.arrays import arrow_bytes
 
         tables = [read_table(self.store, name) for name in names]
         self.store.put(target, arrow_bytes(pa.concat_tables(tables)))

@@ -88,11 +88,3 @@ class ArrowWriterFactory:
 
     def open(self, stamp: str, task: int) -> ArrowWriter:
         return ArrowWriter(self.root, stamp, task)
-
-
-def arrow_bytes(table: pa.Table) -> bytes:
-    """Serialize a table in the Arrow file format."""
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_file(out, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(out.getvalue())

@@ -36,7 +36,7 @@ class ConnectionParameters:
     timeout_s: int
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> ConnectionParameters:
+    def from_options(cls, options: Mapping[str, Any]) -> ConnectionParameters:
         return cls(
             options["host"],
             options["port"],
@@ -254,8 +254,8 @@ def create_table(connection: Any, schema: str, name: str, rows: StreamSchema) ->
     """Create a table for the rows of a stream. If keys may be NULL, NULLs are equal."""
     sql = import_psycopg().sql
     parts = [
-        sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(created_type(kind)))
-        for column, kind in rows.columns
+        sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(created_type(sql_type)))
+        for column, sql_type in rows.columns
     ]
     if rows.key:
         # NULLS NOT DISTINCT exists since PostgreSQL 15.
@@ -280,24 +280,24 @@ def require_fitting(
     index on the key of the stream.
     """
     columns = []
-    for name, kind in rows.columns:
+    for name, sql_type in rows.columns:
         column = table.column(name)
         if column is None:
             names = [item.name for item in table.columns]
             raise _table_error(
                 sink,
                 f"the table {table.full_name} has no column {name}",
-                f"ALTER TABLE {table.full_name} ADD {name} {created_type(kind)}; or "
+                f"ALTER TABLE {table.full_name} ADD {name} {created_type(sql_type)}; or "
                 + did_you_mean(name, names, "columns it has"),
             )
-        is_enum_text = column.enum and kind.startswith(("STRING", "VARCHAR", "CHAR"))
-        if not is_enum_text and not fits(kind, column.type):
+        is_enum_text = column.enum and sql_type.startswith(("STRING", "VARCHAR", "CHAR"))
+        if not is_enum_text and not fits(sql_type, column.type):
             raise _table_error(
                 sink,
                 f"the column {column.name} of the table {table.full_name} is {column.type}, which "
-                f"cannot store every {kind}",
-                f"ALTER TABLE {table.full_name} ALTER {column.name} TYPE {created_type(kind)}; or "
-                "CAST it in the stream.",
+                f"cannot store every {sql_type}",
+                f"ALTER TABLE {table.full_name} ALTER {column.name} TYPE {created_type(sql_type)}; "
+                "or CAST it in the stream.",
             )
         columns.append(column)
     _require_defaults(table, columns, sink)

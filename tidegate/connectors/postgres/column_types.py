@@ -39,58 +39,58 @@ BINARY = {
 }
 
 
-def is_nested(kind: str) -> bool:
+def is_nested(sql_type: str) -> bool:
     """Return whether values of a Spark type are written as JSON."""
-    return kind.startswith(_NESTED)
+    return sql_type.startswith(_NESTED)
 
 
-def plain_type(kind: str) -> str:
+def plain_type(sql_type: str) -> str:
     """Return a Spark or PostgreSQL type without its length or precision."""
-    sized = _SIZED.fullmatch(kind)
-    return f"{sized.group(1)}{sized.group(4)}" if sized is not None else kind
+    sized = _SIZED.fullmatch(sql_type)
+    return f"{sized.group(1)}{sized.group(4)}" if sized is not None else sql_type
 
 
-def _base_type(kind: str) -> str:
-    base = plain_type(kind).split(" COLLATE")[0]
+def _base_type(sql_type: str) -> str:
+    base = plain_type(sql_type).split(" COLLATE")[0]
     return "STRING" if base in _TEXTS else base
 
 
 def unknown_type(columns: Iterable[tuple[str, str]]) -> str | None:
     """Return an error message for the first column without a type in PostgreSQL, or None."""
-    for name, kind in columns:
-        base = _base_type(kind)
-        if base not in _SAME and base != "DECIMAL" and not is_nested(kind):
-            return f"PostgreSQL has no type for the column {name}, which is {kind}: CAST it"
+    for name, sql_type in columns:
+        base = _base_type(sql_type)
+        if base not in _SAME and base != "DECIMAL" and not is_nested(sql_type):
+            return f"PostgreSQL has no type for the column {name}, which is {sql_type}: CAST it"
     return None
 
 
-def created_type(kind: str) -> str:
+def created_type(sql_type: str) -> str:
     """Return the PostgreSQL type of columns that are created for a Spark type."""
-    base = _base_type(kind)
-    if is_nested(kind):
+    base = _base_type(sql_type)
+    if is_nested(sql_type):
         return "jsonb"
     if base == "DECIMAL":
-        return kind.replace("DECIMAL", "numeric")
+        return sql_type.replace("DECIMAL", "numeric")
     return _SAME[base][0]
 
 
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
-def fits(kind: str, postgres_type: str) -> bool:
+def fits(sql_type: str, postgres_type: str) -> bool:
     """Return whether a PostgreSQL type can store every value of a Spark type."""
-    base, target = _base_type(kind), plain_type(postgres_type)
-    if is_nested(kind):
+    base, target = _base_type(sql_type), plain_type(postgres_type)
+    if is_nested(sql_type):
         return target in ("json", "jsonb", "text")
     if base != "DECIMAL":
         return target in _SAME[base] and (
-            target != "numeric" or _numeric_holds(_DIGITS[kind], 0, postgres_type)
+            target != "numeric" or _numeric_holds(_DIGITS[sql_type], 0, postgres_type)
         )
-    return target == "numeric" and _numeric_holds(*_decimal(kind), postgres_type)
+    return target == "numeric" and _numeric_holds(*_decimal(sql_type), postgres_type)
 
 
-def _decimal(kind: str) -> tuple[int, int]:
-    sized = _SIZED.fullmatch(kind)
+def _decimal(sql_type: str) -> tuple[int, int]:
+    sized = _SIZED.fullmatch(sql_type)
     return (int(sized.group(2)), int(sized.group(3) or 0)) if sized is not None else (38, 0)
 
 

@@ -149,12 +149,12 @@ class PostgresLookup:
     def __init__(self, context: LookupContext) -> None:
         self.table = context.table
         self.options = context.table.options
-        self.parameters = ConnectionParameters.of(self.options)
-        kinds = [(column.name, str(column.type)) for column in self.table.columns]
+        self.parameters = ConnectionParameters.from_options(self.options)
+        declared = [(column.name, str(column.type)) for column in self.table.columns]
         label = f"the lookup table {self.table.name}"
         with translate_errors(label), self.parameters.connect(label) as connection:
             self.schema, self.name, columns = read_columns(
-                connection, self.options["table"], kinds, label
+                connection, self.options["table"], declared, label
             )
         self.columns = {column.declared.lower(): column for column in columns}
 

@@ -77,8 +77,8 @@ class ReadColumn:
 
     def array_parameter(self) -> Any:
         """Return the placeholder for an array of keys."""
-        kind = "uuid" if self.type == "uuid" else self.declared_type
-        return import_psycopg().sql.SQL(f"%s::{kind}[]")
+        sql_type = "uuid" if self.type == "uuid" else self.declared_type
+        return import_psycopg().sql.SQL(f"%s::{sql_type}[]")
 
     def key_values(self, values: list[Any]) -> list[Any]:
         """Replace keys that the column cannot contain by NULL: texts that are not UUIDs."""
@@ -106,7 +106,7 @@ def read_columns(
     return schema, name, tuple(_column(description, *item, label) for item in columns)
 
 
-def _column(table: PostgresTable, name: str, kind: str, label: str) -> ReadColumn:
+def _column(table: PostgresTable, name: str, sql_type: str, label: str) -> ReadColumn:
     from tidegate.physical.typed import arrow_type
 
     column = table.column(name)
@@ -118,16 +118,16 @@ def _column(table: PostgresTable, name: str, kind: str, label: str) -> ReadColum
             hint=did_you_mean(name, names, "columns it has"),
         )
     types = spark_types(column)
-    if not types or plain_type(kind).split(" COLLATE")[0] not in types:
+    if not types or plain_type(sql_type).split(" COLLATE")[0] not in types:
         fix = f"declare {name} {_declaration(column, types[0])}." if types else f"leave {name} out."
         raise RunError(
             "TG-523",
-            f"{label} declares the column {name} as {kind}, but in the table {table.full_name} it "
-            f"is {column.type}",
+            f"{label} declares the column {name} as {sql_type}, but in the table {table.full_name} "
+            f"it is {column.type}",
             hint=fix,
         )
     return ReadColumn(
-        name, column.name, column.type, created_type(kind), pa.field(name, arrow_type(kind))
+        name, column.name, column.type, created_type(sql_type), pa.field(name, arrow_type(sql_type))
     )
 
 
@@ -139,9 +139,9 @@ def spark_types(column: PostgresColumn) -> tuple[str, ...]:
     return _SPARK_TYPES.get(base, ())
 
 
-def _declaration(column: PostgresColumn, kind: str) -> str:
-    if kind != "DECIMAL":
-        return kind
+def _declaration(column: PostgresColumn, sql_type: str) -> str:
+    if sql_type != "DECIMAL":
+        return sql_type
     return column.type.replace("numeric", "DECIMAL") if "(" in column.type else "DECIMAL(38,10)"
 
 

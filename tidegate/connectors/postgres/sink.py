@@ -94,7 +94,7 @@ def _merge(target: TargetTable, rows: StreamSchema, tables: Sequence[str]) -> An
     action = sql.SQL("UPDATE SET {}").format(changes) if others else sql.SQL("NOTHING")
     statement = sql.SQL(
         "WITH {net} AS ({rows}), "
-        "gone AS (DELETE FROM {table} AS o USING (SELECT DISTINCT {keys} FROM {net} AS m "
+        "deleted AS (DELETE FROM {table} AS o USING (SELECT DISTINCT {keys} FROM {net} AS m "
         "WHERE _tg_sign < 0 AND NOT EXISTS "
         "(SELECT FROM {net} AS p WHERE p._tg_sign > 0 AND {same_net})) AS g WHERE {same_own}) "
         "INSERT INTO {table} ({columns}) SELECT {columns} FROM {net} WHERE _tg_sign > 0 "
@@ -142,14 +142,14 @@ def _net_changes(target: TargetTable, rows: StreamSchema, tables: Sequence[str])
         return sql.SQL("SELECT {}, {} AS _tg_sign FROM ({}) AS s").format(columns, sign, staged)
     # The type json has no equality operator.
     groups = sql.SQL(", ").join(
-        sql.SQL("{}::text" if plain_type(kind) == "json" else "{}").format(sql.Identifier(name))
-        for _, name, kind in target.columns
+        sql.SQL("{}::text" if plain_type(sql_type) == "json" else "{}").format(sql.Identifier(name))
+        for _, name, sql_type in target.columns
     )
     selected = sql.SQL(", ").join(
-        sql.SQL("({0}::text)::json AS {0}" if plain_type(kind) == "json" else "{0}").format(
+        sql.SQL("({0}::text)::json AS {0}" if plain_type(sql_type) == "json" else "{0}").format(
             sql.Identifier(name)
         )
-        for _, name, kind in target.columns
+        for _, name, sql_type in target.columns
     )
     return sql.SQL(
         "SELECT {}, sum({}) AS _tg_sign FROM ({}) AS s GROUP BY {} HAVING sum({}) <> 0"
@@ -175,7 +175,7 @@ class PostgresSink:
         self.options = context.sink.options
         self.name = context.sink.name
         self.stream = context.stream_id
-        self.parameters = ConnectionParameters.of(self.options)
+        self.parameters = ConnectionParameters.from_options(self.options)
         # PostgreSQL truncates names after 63 bytes, and the name of a sink may be longer.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]
         self.prefix = f"_tidegate_{self.stream[:8]}_{short}_"
@@ -341,7 +341,7 @@ class PostgresSink:
 
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         """Convert nested columns to JSON."""
-        nested = {name for name, kind in self.stream_schema.columns if is_nested(kind)}
+        nested = {name for name, sql_type in self.stream_schema.columns if is_nested(sql_type)}
         if not nested:
             return None
         return [

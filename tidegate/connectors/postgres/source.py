@@ -79,17 +79,17 @@ class PostgresSource:
     def __init__(self, context: SourceContext) -> None:
         self.source = context.source
         self.options = context.source.options
-        self.parameters = ConnectionParameters.of(self.options)
+        self.parameters = ConnectionParameters.from_options(self.options)
         self.label = f"the source {self.source.name}"
         self.increasing: str | None = None
         # By offset. The loop plans all offsets of its streams in each round of planning.
         self._starts: dict[str, _Start] = {}
         self._round = 0
-        kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
-        kinds += [(OP, "STRING")] if self.source.carries_op else []
+        declared = [(c.name, str(c.type)) for c in self.source.stored_columns]
+        declared += [(OP, "STRING")] if self.source.carries_op else []
         with translate_errors(self.label), self.parameters.connect(self.label) as connection:
             self.schema, self.name, columns = read_columns(
-                connection, self.options["table"], kinds, self.label
+                connection, self.options["table"], declared, self.label
             )
             self.columns: dict[str, ReadColumn] = {c.declared.lower(): c for c in columns}
             self._find_increasing_column(connection)

@@ -59,9 +59,9 @@ class _Fields:
     data: np.ndarray
 
 
-def binary_rows(columns: Sequence[pa.ChunkedArray], kinds: Sequence[str], label: str) -> bytes:
+def binary_rows(columns: Sequence[pa.ChunkedArray], sql_types: Sequence[str], label: str) -> bytes:
     """Encode rows for columns with these PostgreSQL types, by their short names."""
-    encoded = [_encode(c, kind, label) for c, kind in zip(columns, kinds, strict=True)]
+    encoded = [_encode(c, sql_type, label) for c, sql_type in zip(columns, sql_types, strict=True)]
     count = len(columns[0])
     sizes = np.full(count, 2 + 4 * len(encoded), np.int64)
     for column in encoded:
@@ -102,26 +102,26 @@ def _write_variable(out: np.ndarray, positions: np.ndarray, field: _Fields) -> N
     out[np.repeat(positions - begins, lengths) + np.arange(count)] = field.data
 
 
-def _encode(column: pa.ChunkedArray, kind: str, label: str) -> _Fields:
+def _encode(column: pa.ChunkedArray, sql_type: str, label: str) -> _Fields:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     valid = np.asarray(array.is_valid())
-    if kind not in _FIXED:
+    if sql_type not in _FIXED:
         return _encode_variable(array, valid)
-    arrow_type, wire_type = _FIXED[kind]
-    values = _numbers(array.drop_null().cast(arrow_type), kind, label).astype(wire_type)
+    arrow_type, wire_type = _FIXED[sql_type]
+    values = _numbers(array.drop_null().cast(arrow_type), sql_type, label).astype(wire_type)
     width = values.dtype.itemsize
     lengths = np.where(valid, width, 0).astype(np.int64)
     return _Fields(valid, lengths, values.view(np.uint8))
 
 
-def _numbers(array: pa.Array, kind: str, label: str) -> np.ndarray:
+def _numbers(array: pa.Array, sql_type: str, label: str) -> np.ndarray:
     """Convert values without NULLs to the numbers that PostgreSQL stores."""
-    if kind == "bool":
+    if sql_type == "bool":
         return np.asarray(array.cast(pa.int8()))
-    if kind == "date":
+    if sql_type == "date":
         days = np.asarray(array.cast(pa.int32())).astype(np.int64)
         return _checked_range(days, _DAYS, _DAY_RANGE, "a date", label)
-    if kind.startswith("timestamp"):
+    if sql_type.startswith("timestamp"):
         return _checked_range(
             np.asarray(array.cast(pa.int64())), _MICROS, _MICRO_RANGE, "a time", label
         )
@@ -226,15 +226,15 @@ class PostgresWriter:
         sql = import_psycopg().sql
         columns = [sql.Identifier(name) for _, name, _ in target.columns]
         self._create_table(cursor, columns)
-        kinds = [BINARY.get(plain_type(kind)) for _, _, kind in target.columns]
+        sql_types = [BINARY.get(plain_type(sql_type)) for _, _, sql_type in target.columns]
         if target.has_op:
             columns.append(sql.Identifier(OP))
-            kinds.append("text")
+            sql_types.append("text")
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
             sql.Identifier(target.schema, self.table), sql.SQL(", ").join(columns)
         )
-        binary_types = [kind for kind in kinds if kind is not None]
-        if len(binary_types) == len(kinds):
+        binary_types = [sql_type for sql_type in sql_types if sql_type is not None]
+        if len(binary_types) == len(sql_types):
             statement += sql.SQL(" (FORMAT BINARY)")
             self._binary_types = binary_types
         self._copy = self._open.enter_context(cursor.copy(statement))

@@ -177,9 +177,9 @@ class RowStateFormat:
         retracting = Aggregator(replace(spec, retracts=True))
         self.weighted_rows = WeightedRows(any(bag.keeps_order for _, bag in retracting.bags))
         arguments = [
-            pa.field(f"a{index}_{number}", kind)
+            pa.field(f"a{index}_{number}", data_type)
             for index, call in enumerate(spec.calls)
-            for number, kind in enumerate(call.arguments)
+            for number, data_type in enumerate(call.arguments)
         ]
         keys = [pa.field(*pair) for pair in zip(self.aggregator.keys, spec.keys, strict=True)]
         hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH)]

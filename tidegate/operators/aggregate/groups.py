@@ -58,10 +58,10 @@ class GroupSpec:
     counted_copy: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        for kind in self.keys:
-            if not is_groupable(kind):
+        for data_type in self.keys:
+            if not is_groupable(data_type):
                 hint = "group by its parts, or by to_json(…)."
-                raise unsupported_error(f"GROUP BY is not supported over {kind}", hint)
+                raise unsupported_error(f"GROUP BY is not supported over {data_type}", hint)
 
 
 class Aggregator:
@@ -108,7 +108,7 @@ class Aggregator:
         return pa.schema(fields)
 
     def _bag_schema(self, bag: BagAccumulator) -> pa.Schema:
-        values = [pa.field(f"v{index}", kind) for index, kind in enumerate(bag.values)]
+        values = [pa.field(f"v{index}", data_type) for index, data_type in enumerate(bag.values)]
         return pa.schema([*self._key_fields(), *values, pa.field(ROWS, pa.int64())])
 
     def _plan_merges(
@@ -145,7 +145,9 @@ class Aggregator:
         main = [*keys, ones, *([single] if self.spec.retracts else [])]
         for index, (item, _) in self._plain.items():
             states = item.pre_aggregate(self._arguments(rows, index, item), weights)
-            main += [_cast(s, kind) for s, kind in zip(states, item.state_types, strict=True)]
+            main += [
+                _cast(s, data_type) for s, data_type in zip(states, item.state_types, strict=True)
+            ]
         tables = [pa.table(main, schema=self.schemas[0])]
         for number, (index, bag) in enumerate(self.bags, 1):
             columns = self._arguments(rows, index, bag)
@@ -228,7 +230,7 @@ class Aggregator:
         if table.schema.equals(schema):
             return table
         pairs = zip(table.columns, schema.types, strict=True)
-        return pa.table([_cast(column, kind) for column, kind in pairs], schema=schema)
+        return pa.table([_cast(column, data_type) for column, data_type in pairs], schema=schema)
 
     def _combine_bag(self, table: pa.Table, bag: BagAccumulator) -> pa.Table:
         keys = self._bag_keys(bag)
@@ -284,8 +286,8 @@ def _is_count_of_rows(call: AggregateCall) -> bool:
     return call.function == "count" and not call.arguments
 
 
-def _cast(column: Column, kind: pa.DataType) -> Column:
-    return column if column.type == kind else pc.cast(column, kind)
+def _cast(column: Column, data_type: pa.DataType) -> Column:
+    return column if column.type == data_type else pc.cast(column, data_type)
 
 
 def _null_unless(condition: Column, value: Column | pa.Scalar) -> Column:
@@ -520,5 +522,5 @@ def from_partials(aggregator: Aggregator, rows: pa.Table) -> Tables:
             partials = [n for n in rows.column_names if n.startswith(f"p{index}_")]
             columns += item.from_partials([rows.column(name) for name in partials])
     schema = aggregator.schemas[0]
-    cast_columns = [c.cast(kind) for c, kind in zip(columns, schema.types, strict=True)]
+    cast_columns = [c.cast(data_type) for c, data_type in zip(columns, schema.types, strict=True)]
     return aggregator.combine((pa.table(cast_columns, schema=schema),))

@@ -41,15 +41,15 @@ class SessionAggregate(GroupByOperator):
 
     Rows are pre-aggregated into partial sessions. The pane of a partial session is the time of its
     first row, and a hidden max aggregate is the time of its last row. Partial sessions of a key
-    merge when they touch, in any order, so only partial sessions are stored. With `early`, sessions
-    are emitted as a changelog while they are open.
+    merge when they touch, in any order, so only partial sessions are stored. With `emits_updates`,
+    sessions are emitted as a changelog while they are open.
     """
 
     spec: GroupSpec
     gap_us: int
     layout: OutputLayout
     lateness_us: int = 0
-    early: bool = False
+    emits_updates: bool = False
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     panes = None
@@ -146,7 +146,7 @@ class SessionAggregate(GroupByOperator):
         hashes = np.zeros(0, np.int64)
         if watermark_us is not None:
             hashes = store.due_hashes(watermark_us)
-        if self.early or self.lateness_us:
+        if self.emits_updates or self.lateness_us:
             hashes = np.concatenate([hashes, hashes_of(new[0])])
         elif watermark_us is not None:
             # A new session that closes at once must be merged with the stored ones first.
@@ -205,7 +205,7 @@ class SessionAggregate(GroupByOperator):
 
     def visible_sessions(self, tables: Tables, watermark_us: int | None) -> pa.Table:
         """Return the results of the sessions that have been emitted at this watermark."""
-        if not self.early:
+        if not self.emits_updates:
             if watermark_us is None:
                 return self.aggregator.evaluate(self.aggregator.empty())
             tables = self._filter(tables, self._closing_times(tables[0]) <= watermark_us)
@@ -301,14 +301,14 @@ class SessionAggregate(GroupByOperator):
 class RetractingSessionAggregate(GroupByOperator):
     """GROUP BY a session, for rows that can be retracted. The pane of a row is its time.
 
-    With `early`, sessions are emitted as a changelog while they are open.
+    With `emits_updates`, sessions are emitted as a changelog while they are open.
     """
 
     spec: GroupSpec
     gap_us: int
     layout: OutputLayout
     lateness_us: int = 0
-    early: bool = False
+    emits_updates: bool = False
     late_rows: LateRowFormat | None = None
     limits: Limits = NO_LIMITS
     panes = None
@@ -318,7 +318,9 @@ class RetractingSessionAggregate(GroupByOperator):
     def sessions(self) -> SessionAggregate:
         """The aggregation of the rows that have not been retracted."""
         spec = replace(self.spec, retracts=False)
-        return SessionAggregate(spec, self.gap_us, self.layout, self.lateness_us, self.early)
+        return SessionAggregate(
+            spec, self.gap_us, self.layout, self.lateness_us, self.emits_updates
+        )
 
     @cached_property
     def row_format(self) -> RowStateFormat:

@@ -178,10 +178,12 @@ def distance(larger: Values, smaller: Values) -> Values:
     return difference if difference.dtype.kind == "f" else difference.view(np.uint64)
 
 
-def supports_distance(kind: pa.DataType) -> bool:
+def supports_distance(data_type: pa.DataType) -> bool:
     """Return whether values of a type have a distance, and not only an order."""
     return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)
+        pa.types.is_integer(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_timestamp(data_type)
     )
 
 
@@ -382,7 +384,9 @@ class AsofJoin:
         """
         if self.bounds.direction != NEAREST:
             return self.pending_schema
-        backward = [pa.field(f"r{index}", kind) for index, kind in enumerate(self.columns[1])]
+        backward = [
+            pa.field(f"r{index}", data_type) for index, data_type in enumerate(self.columns[1])
+        ]
         return pa.schema([*self.pending_schema, pa.field(BACKWARD_TIME, _INT), *backward])
 
     @property
@@ -642,12 +646,12 @@ class _Epoch:
             )
         if not rows.num_rows:
             return
-        kinds = self.join.columns[1]
+        data_types = self.join.columns[1]
         self._emit(
             rows,
             [
-                rows.column(f"r{index}") if is_nearest else pa.nulls(rows.num_rows, kind)
-                for index, kind in enumerate(kinds)
+                rows.column(f"r{index}") if is_nearest else pa.nulls(rows.num_rows, data_type)
+                for index, data_type in enumerate(data_types)
             ],
         )
 

@@ -225,7 +225,7 @@ class LookupCache:
 
 
 def to_list_array(
-    result: LookupResult, requested: np.ndarray, count: int, kind: pa.DataType
+    result: LookupResult, requested: np.ndarray, count: int, data_type: pa.DataType
 ) -> pa.Array:
     """Return one list of rows per input row; `requested` are the input rows that had a key."""
     counts = np.zeros(count, np.int64)
@@ -234,9 +234,9 @@ def to_list_array(
     total = int(offsets[-1])
     firsts = np.repeat(result.starts - offsets[:-1][requested], result.counts)
     rows = result.rows.take(pa.array(firsts + np.arange(total))).combine_chunks()
-    fields = [kind.value_type.field(index) for index in range(kind.value_type.num_fields)]
+    fields = [data_type.value_type.field(index) for index in range(data_type.value_type.num_fields)]
     arrays: list[Any] = [
         rows.column(index).combine_chunks().cast(item.type) for index, item in enumerate(fields)
     ]
     structs = pa.StructArray.from_arrays(arrays, fields=fields)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=kind)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=data_type)

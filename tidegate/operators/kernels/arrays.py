@@ -22,6 +22,14 @@ Doubles = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
+def arrow_bytes(table: pa.Table) -> bytes:
+    """Serialize a table in the Arrow file format."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(out.getvalue())
+
+
 # ---- From Arrow to NumPy
 
 
@@ -60,15 +68,15 @@ def to_flags(column: Column) -> Mask:
 
 def to_doubles(column: Column) -> Doubles:
     """Convert a column of numbers, dates or intervals, NULL to 0."""
-    kind = column.type
-    if pa.types.is_decimal(kind):
+    data_type = column.type
+    if pa.types.is_decimal(data_type):
         # Arrow's cast from decimal can be off by one bit; its cast from text is exact.
         column = pc.cast(pc.cast(column, pa.string()), pa.float64())
-    elif pa.types.is_date32(kind):
+    elif pa.types.is_date32(data_type):
         column = pc.cast(pc.cast(column, pa.int32()), pa.float64())
-    elif pa.types.is_temporal(kind):
+    elif pa.types.is_temporal(data_type):
         column = pc.cast(pc.cast(column, pa.int64()), pa.float64())
-    elif not pa.types.is_float64(kind):
+    elif not pa.types.is_float64(data_type):
         # A BIGINT beyond 2⁵³ is rounded, as in Spark.
         column = pc.cast(column, pa.float64(), safe=False)
     filled = as_array(pc.fill_null(column, 0.0) if column.null_count else column)
@@ -79,10 +87,10 @@ def to_doubles(column: Column) -> Doubles:
 # ---- From NumPy to Arrow
 
 
-def with_nulls(values: npt.NDArray[np.generic], valid: Mask, kind: pa.DataType) -> pa.Array:
+def with_nulls(values: npt.NDArray[np.generic], valid: Mask, data_type: pa.DataType) -> pa.Array:
     """Return an array of a type that is NULL where `valid` is false."""
     array = pa.array(values) if valid.all() else pa.array(values, mask=~valid)
-    return array if array.type == kind else array.cast(kind)
+    return array if array.type == data_type else array.cast(data_type)
 
 
 def take_or_null(column: Column, indices: Ints) -> pa.Array:

@@ -36,16 +36,16 @@ class JoinCondition:
     upper_us: int = 0
 
     def __post_init__(self) -> None:
-        for kind in self.keys:
-            if not is_comparable(kind):
-                message = f"a join by {kind} is not supported: maps cannot be compared"
+        for data_type in self.keys:
+            if not is_comparable(data_type):
+                message = f"a join by {data_type} is not supported: maps cannot be compared"
                 hint = "join by the values of some of its keys, for example m['a']."
                 raise unsupported_error(message, hint)
 
     @property
     def fields(self) -> list[pa.Field]:
         """The key columns."""
-        return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
+        return [pa.field(f"k{index}", data_type) for index, data_type in enumerate(self.keys)]
 
     @property
     def names(self) -> list[str]:
@@ -93,7 +93,7 @@ class JoinCondition:
         return codes, low, high, len(times) + 1
 
     def key_ids(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints, int]:
-        """Number the keys of both tables, equal keys alike, and return how many there are.
+        """Assign equal keys of both tables the same number; return also how many there are.
 
         Rows that cannot match get numbers that no row of the other side has.
         """
@@ -111,7 +111,7 @@ class JoinCondition:
 
 
 def _value_ids(table: pa.Table, name: str) -> tuple[Ints, int]:
-    """Number the values of a column, equal ones and all NULLs alike."""
+    """Assign equal values of a column the same number, and one number to all NULLs."""
     column = table.column(name)
     is_nested = pa.types.is_nested(column.type)
     return group_ids(table, [name]) if is_nested else _dictionary_codes(column)
@@ -135,9 +135,9 @@ def _search_ranges(positions: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
     return first, np.maximum(counts - first, 0)
 
 
-def numbered_fields(kinds: tuple[pa.DataType, ...]) -> list[pa.Field]:
+def numbered_fields(data_types: tuple[pa.DataType, ...]) -> list[pa.Field]:
     """Name the columns of a row `c0`, `c1`, …."""
-    return [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
+    return [pa.field(f"c{index}", data_type) for index, data_type in enumerate(data_types)]
 
 
 def output_types(

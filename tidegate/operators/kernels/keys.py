@@ -29,32 +29,32 @@ _ROW = "_first_row"
 # ---- Equality
 
 
-def is_groupable(kind: pa.DataType) -> bool:
+def is_groupable(data_type: pa.DataType) -> bool:
     """Return whether values of a type can be keys; the keys of a map must have an order."""
-    if pa.types.is_map(kind):
-        return not pa.types.is_nested(kind.key_type) and is_groupable(kind.item_type)
-    if pa.types.is_struct(kind):
-        return all(is_groupable(field.type) for field in kind)
-    if _is_list(kind):
-        return is_groupable(kind.value_type)
-    return not pa.types.is_nested(kind)
+    if pa.types.is_map(data_type):
+        return not pa.types.is_nested(data_type.key_type) and is_groupable(data_type.item_type)
+    if pa.types.is_struct(data_type):
+        return all(is_groupable(field.type) for field in data_type)
+    if _is_list(data_type):
+        return is_groupable(data_type.value_type)
+    return not pa.types.is_nested(data_type)
 
 
-def is_comparable(kind: pa.DataType) -> bool:
+def is_comparable(data_type: pa.DataType) -> bool:
     """Return whether Spark can compare values of a type with `=`: everything but maps."""
-    if pa.types.is_struct(kind):
-        return all(is_comparable(field.type) for field in kind)
-    if _is_list(kind):
-        return is_comparable(kind.value_type)
-    return not pa.types.is_nested(kind)
+    if pa.types.is_struct(data_type):
+        return all(is_comparable(field.type) for field in data_type)
+    if _is_list(data_type):
+        return is_comparable(data_type.value_type)
+    return not pa.types.is_nested(data_type)
 
 
 def canonicalize(column: Column) -> Column:
     """Give values that are equal as keys equal bits: zeros become 0.0, and all NaN are the same."""
-    kind = column.type
-    if pa.types.is_floating(kind):
-        return pc.add(unify_nan(column), pa.scalar(0.0, kind))
-    return _canonicalize_nested(as_array(column)) if _has_equal_variants(kind) else column
+    data_type = column.type
+    if pa.types.is_floating(data_type):
+        return pc.add(unify_nan(column), pa.scalar(0.0, data_type))
+    return _canonicalize_nested(as_array(column)) if _has_equal_variants(data_type) else column
 
 
 def unify_nan(column: Column) -> Column:
@@ -64,40 +64,42 @@ def unify_nan(column: Column) -> Column:
     return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
 
 
-def _has_equal_variants(kind: pa.DataType) -> bool:
+def _has_equal_variants(data_type: pa.DataType) -> bool:
     """Return whether two values of a type can be equal and differ in their bits."""
-    if pa.types.is_struct(kind):
-        return any(_has_equal_variants(field.type) for field in kind)
-    if _is_list(kind):
-        return _has_equal_variants(kind.value_type)
-    return bool(pa.types.is_map(kind) or pa.types.is_floating(kind))
+    if pa.types.is_struct(data_type):
+        return any(_has_equal_variants(field.type) for field in data_type)
+    if _is_list(data_type):
+        return _has_equal_variants(data_type.value_type)
+    return bool(pa.types.is_map(data_type) or pa.types.is_floating(data_type))
 
 
 def _canonicalize_nested(array: pa.Array) -> pa.Array:
-    kind, null_mask = array.type, pc.is_null(array)
-    if pa.types.is_struct(kind):
+    data_type, null_mask = array.type, pc.is_null(array)
+    if pa.types.is_struct(data_type):
         children = [canonicalize(child) for child in array.flatten()]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask)
+        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=null_mask)
     lengths, values = flatten_lists(array)
-    offsets = np.zeros(len(lengths) + 1, np.int64 if pa.types.is_large_list(kind) else np.int32)
+    offsets = np.zeros(
+        len(lengths) + 1, np.int64 if pa.types.is_large_list(data_type) else np.int32
+    )
     np.cumsum(lengths, out=offsets[1:])
-    if pa.types.is_map(kind):
-        return _sort_map_entries(kind, pa.array(offsets), lengths, values, null_mask)
-    list_class = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    if pa.types.is_map(data_type):
+        return _sort_map_entries(data_type, pa.array(offsets), lengths, values, null_mask)
+    list_class = pa.LargeListArray if pa.types.is_large_list(data_type) else pa.ListArray
     return list_class.from_arrays(
-        pa.array(offsets), canonicalize(values), type=kind, mask=null_mask
+        pa.array(offsets), canonicalize(values), type=data_type, mask=null_mask
     )
 
 
 def _sort_map_entries(
-    kind: pa.DataType, offsets: pa.Array, lengths: Ints, entries: pa.Array, null_mask: pa.Array
+    data_type: pa.DataType, offsets: pa.Array, lengths: Ints, entries: pa.Array, null_mask: pa.Array
 ) -> pa.Array:
     """Sort the entries of every map by key, as Spark does for maps in GROUP BY."""
     keys, items = (canonicalize(part) for part in entries.flatten())
     rows = np.repeat(np.arange(len(lengths)), lengths)
     order = pa.array(np.lexsort((dense_ranks(keys), rows)))
     keys, items = as_array(keys).take(order), as_array(items).take(order)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=null_mask)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=data_type, mask=null_mask)
 
 
 def flatten_lists(array: pa.Array) -> tuple[Ints, pa.Array]:
@@ -109,12 +111,15 @@ def flatten_lists(array: pa.Array) -> tuple[Ints, pa.Array]:
     return np.asarray(lengths, np.int64), array.flatten()
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
 def dense_ranks(column: Column) -> Ints:
-    """Number the values of a flat type in ascending order, equal ones alike; NaN is the largest."""
+    """Number the values of a flat type in ascending order; equal values share a number.
+
+    NaN is the largest.
+    """
     values = as_array(column)
     ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy()
     ranks = ranks.astype(np.int64)
@@ -136,7 +141,7 @@ def to_groupable(column: Column) -> Column:
 
 
 def _nested_ids(array: pa.Array) -> Ints:
-    """Number nested values, identical ones alike, from the leaves up."""
+    """Assign identical nested values the same number, from the leaves up."""
     valid = pc.is_valid(array)
     if pa.types.is_struct(array.type):
         return _row_ids([valid, *(to_groupable(child) for child in array.flatten())])[0]
@@ -150,7 +155,7 @@ def _nested_ids(array: pa.Array) -> Ints:
 
 
 def _row_ids(columns: Sequence[Column]) -> tuple[Ints, int]:
-    """Number rows, alike if they agree in all these flat columns; return how many there are."""
+    """Assign rows that agree in all these flat columns the same number; return also the count."""
     rows = len(columns[0])
     names = [f"c{index}" for index, _ in enumerate(columns)]
     table = pa.table([*columns, pa.array(np.arange(rows))], names=[*names, _ROW])
@@ -168,7 +173,7 @@ def invert_groups(lists: Column, rows: int) -> Ints:
 
 
 def group_ids(table: pa.Table, keys: Sequence[str]) -> tuple[Ints, int]:
-    """Number rows by their keys, identical keys alike; return also how many keys there are."""
+    """Assign rows with identical keys the same number; return also the number of keys."""
     return _row_ids([to_groupable(table.column(key)) for key in keys])
 
 
@@ -302,7 +307,7 @@ def plan_small_merge(
 ) -> SmallMerge | None:
     """Return how NumPy merges tables of a schema; None if it has no function for a column."""
     supported = all(kernel in _UFUNCS for _, kernel in merges)
-    if not supported or any(kind != _INT for kind in schema.types):
+    if not supported or any(data_type != _INT for data_type in schema.types):
         return None
     assert len(keys) + len(merges) == len(schema), "every column is a key or merged"
     ufuncs = ((schema.get_field_index(name), _UFUNCS[kernel]) for name, kernel in merges)
@@ -347,12 +352,12 @@ def _hash_columns(columns: Sequence[Column], rows: int) -> Words:
 
 def _value_words(array: pa.Array) -> Words:
     """Return 64 bits per value, which the caller must mix."""
-    kind = array.type
-    if pa.types.is_null(kind):
+    data_type = array.type
+    if pa.types.is_null(data_type):
         return np.full(len(array), _NULL, np.uint64)
-    if pa.types.is_nested(kind):
+    if pa.types.is_nested(data_type):
         words = _nested_words(array)
-    elif _is_bytes(kind):
+    elif _is_bytes(data_type):
         words = _byte_words(array)
     else:
         words = _number_words(array)
@@ -363,11 +368,11 @@ def _value_words(array: pa.Array) -> Words:
 
 def _number_words(array: pa.Array) -> Words:
     """Hash types that fit a 64-bit number: numbers, booleans, dates and times."""
-    kind = array.type
-    if pa.types.is_floating(kind):
+    data_type = array.type
+    if pa.types.is_floating(data_type):
         doubles = canonicalize(pc.fill_null(pc.cast(array, pa.float64()), 0.0))
         return _as_words(doubles)
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+    if pa.types.is_date32(data_type) or pa.types.is_time32(data_type):
         array = pc.cast(array, pa.int32())
     return _as_words(pc.fill_null(pc.cast(array, pa.int64(), safe=False), 0))
 
@@ -379,13 +384,13 @@ def _as_words(column: Column) -> Words:
 
 def _nested_words(array: pa.Array) -> Words:
     """Hash structs by field, arrays by element and index, and maps by entry in any order."""
-    kind = array.type
-    if pa.types.is_struct(kind):
+    data_type = array.type
+    if pa.types.is_struct(data_type):
         return _hash_columns(array.flatten(), len(array))
     lengths, values = flatten_lists(array)
     ends = np.cumsum(lengths)
     elements = mix_bits(_value_words(values))
-    if not pa.types.is_map(kind):
+    if not pa.types.is_map(data_type):
         elements = mix_bits(elements ^ _index_words(lengths, ends))
     return _sum_words(elements, lengths, ends, lengths)
 
@@ -427,18 +432,18 @@ def _byte_ranges(array: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
     return ends[:-1] - ends[0], np.diff(ends), used_bytes
 
 
-def _has_fixed_width(kind: pa.DataType) -> bool:
+def _has_fixed_width(data_type: pa.DataType) -> bool:
     return bool(
-        pa.types.is_decimal(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_interval(kind)
+        pa.types.is_decimal(data_type)
+        or pa.types.is_fixed_size_binary(data_type)
+        or pa.types.is_interval(data_type)
     )
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def _is_bytes(data_type: pa.DataType) -> bool:
     text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return _has_fixed_width(kind) or any(is_kind(kind) for is_kind in (*text, *binary))
+    return _has_fixed_width(data_type) or any(is_kind(data_type) for is_kind in (*text, *binary))
 
 
 def _index_words(counts: Ints, ends: Ints) -> Words:

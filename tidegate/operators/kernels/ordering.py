@@ -36,17 +36,17 @@ class Ordering:
     nulls_first: bool = True
 
 
-def is_sortable(kind: pa.DataType) -> bool:
+def is_sortable(data_type: pa.DataType) -> bool:
     """Return whether rows can be ordered by values of a type."""
-    return not (pa.types.is_nested(kind) or pa.types.is_interval(kind))
+    return not (pa.types.is_nested(data_type) or pa.types.is_interval(data_type))
 
 
 def check_partitions(keys: Sequence[pa.DataType], orders: Sequence[Ordering]) -> None:
     """Reject types that rows cannot be partitioned or ordered by."""
-    for kind in keys:
-        if not is_comparable(kind):
+    for data_type in keys:
+        if not is_comparable(data_type):
             hint = "partition by the values of some of its keys, for example m['a']."
-            raise unsupported_error(f"PARTITION BY is not supported over {kind}", hint)
+            raise unsupported_error(f"PARTITION BY is not supported over {data_type}", hint)
     for item in orders:
         if not is_sortable(item.type):
             hint = "order by its parts."
@@ -54,7 +54,7 @@ def check_partitions(keys: Sequence[pa.DataType], orders: Sequence[Ordering]) ->
 
 
 def sort_codes(column: Column, ordering: Ordering) -> Ints:
-    """Return integers that sort like the values of a column, equal values alike.
+    """Return integers that sort like the values of a column; equal values have equal integers.
 
     Text is ordered by its bytes, NaN is larger than all numbers, and −0.0 equals 0.0.
     """
@@ -107,7 +107,7 @@ def differs_from_previous(values: Ints) -> Mask:
 
 
 def identical_row_ids(rows: pa.Table) -> tuple[Ints, int]:
-    """Number rows, identical ones alike, and return how many there are."""
+    """Assign identical rows the same number; return also how many different rows there are."""
     return group_ids(rows, rows.column_names)
 
 

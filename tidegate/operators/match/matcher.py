@@ -191,13 +191,13 @@ class MatchSpec:
 
     @property
     def key_fields(self) -> list[pa.Field]:
-        return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
+        return [pa.field(f"k{index}", data_type) for index, data_type in enumerate(self.keys)]
 
     @property
     def fields(self) -> list[pa.Field]:
         """The columns after the hash that arriving and stored rows have in common."""
         orders = [pa.field(f"o{index}", item.type) for index, item in enumerate(self.orders)]
-        values = [pa.field(f"v{index}", kind) for index, kind in enumerate(self.values)]
+        values = [pa.field(f"v{index}", data_type) for index, data_type in enumerate(self.values)]
         return [*self.key_fields, pa.field(TIME, INT), *orders, *values]
 
     @cached_property
@@ -229,8 +229,10 @@ class MatchOperator:
 
     @property
     def output(self) -> pa.Schema:
-        kinds = [*self.spec.keys, *(item.type for item in self.spec.measures)]
-        return pa.schema([pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)])
+        data_types = [*self.spec.keys, *(item.type for item in self.spec.measures)]
+        return pa.schema(
+            [pa.field(f"c{index}", data_type) for index, data_type in enumerate(data_types)]
+        )
 
     @property
     def late(self) -> pa.Schema | None:
@@ -458,10 +460,10 @@ class _PartitionSearch:
 def _plain_values(column: pa.ChunkedArray) -> list[Any]:
     """Return values for conditions, which compare times, dates and intervals as integers."""
     array = as_array(column)
-    kind = array.type
-    if pa.types.is_date32(kind):
+    data_type = array.type
+    if pa.types.is_date32(data_type):
         array = array.cast(pa.int32())
-    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+    elif pa.types.is_timestamp(data_type) or pa.types.is_duration(data_type):
         array = array.cast(pa.int64())
     values: list[Any] = array.to_pylist()
     return values

@@ -90,10 +90,14 @@ class FrameValues:
     valid: Mask
 
 
-def supports_range_offset(kind: pa.DataType) -> bool:
+def supports_range_offset(data_type: pa.DataType) -> bool:
     """Return whether RANGE can add an offset to values of a type."""
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date32(kind)
-    return bool(is_number or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
+    is_number = (
+        pa.types.is_integer(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_date32(data_type)
+    )
+    return bool(is_number or pa.types.is_timestamp(data_type) or pa.types.is_duration(data_type))
 
 
 def frame_values(column: Column, ordering: Ordering) -> FrameValues:

@@ -33,6 +33,7 @@ from tidegate.operators.over.frames import (
     sort_rows,
     supports_range_offset,
 )
+from tidegate.types import RANK_FUNCTIONS, WHOLE_PARTITION_FUNCTIONS
 
 # ---- The states of aggregates over frames
 #
@@ -55,7 +56,7 @@ def is_order_sensitive(call: AggregateCall) -> bool:
         return False
     merges = zip(accumulator.state_types, accumulator.merge_kernels, strict=False)
     return accumulator.rounds or any(
-        pa.types.is_floating(kind) and merge == "sum" for kind, merge in merges
+        pa.types.is_floating(data_type) and merge == "sum" for data_type, merge in merges
     )
 
 
@@ -337,10 +338,6 @@ def _fold_partitions(
 
 # ---- Functions
 
-RANKS = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK"})
-# Ranks that depend on the number of rows of the partition.
-RANKS_OF_ALL = frozenset({"PERCENT_RANK", "CUME_DIST", "NTILE"})
-
 
 @dataclass(frozen=True)
 class OverFunction:
@@ -362,7 +359,7 @@ class OverFunction:
 
     @property
     def is_rank(self) -> bool:
-        return self.name in RANKS or self.name in RANKS_OF_ALL
+        return self.name in RANK_FUNCTIONS or self.name in WHOLE_PARTITION_FUNCTIONS
 
     @property
     def arguments(self) -> tuple[pa.DataType, ...]:
@@ -396,14 +393,14 @@ class OverSpec:
         frame = function.frame
         if frame is None or frame.by_rows or not (frame.start or frame.end):
             return
-        kind = self.orders[self.sorts[function.sort][0]].type
-        if not supports_range_offset(kind):
+        data_type = self.orders[self.sorts[function.sort][0]].type
+        if not supports_range_offset(data_type):
             hint = "cast the column of ORDER BY, for example to DOUBLE, or use ROWS."
-            raise unsupported_error(f"RANGE with an offset is not supported over {kind}", hint)
+            raise unsupported_error(f"RANGE with an offset is not supported over {data_type}", hint)
 
     @property
     def key_fields(self) -> list[pa.Field]:
-        return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
+        return [pa.field(f"k{index}", data_type) for index, data_type in enumerate(self.keys)]
 
     @property
     def order_fields(self) -> list[pa.Field]:
@@ -412,20 +409,22 @@ class OverSpec:
     @property
     def argument_fields(self) -> list[pa.Field]:
         return [
-            pa.field(f"a{index}_{argument}", kind)
+            pa.field(f"a{index}_{argument}", data_type)
             for index, function in enumerate(self.functions)
-            for argument, kind in enumerate(function.arguments)
+            for argument, data_type in enumerate(function.arguments)
         ]
 
     @property
     def column_fields(self) -> list[pa.Field]:
-        return [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
+        return [pa.field(f"c{index}", data_type) for index, data_type in enumerate(self.columns)]
 
     @property
     def result_schema(self) -> pa.Schema:
         """The schema of a result: the input row and the results of the functions."""
-        kinds = [*self.columns, *(function.result for function in self.functions)]
-        return pa.schema([pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)])
+        data_types = [*self.columns, *(function.result for function in self.functions)]
+        return pa.schema(
+            [pa.field(f"c{index}", data_type) for index, data_type in enumerate(data_types)]
+        )
 
     @cached_property
     def frame_groups(self) -> tuple[FrameGroup, ...]:

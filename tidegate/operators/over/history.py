@@ -37,7 +37,7 @@ class FrameReach:
     ranks: bool = False
 
     @staticmethod
-    def of(spec: OverSpec) -> FrameReach:
+    def from_spec(spec: OverSpec) -> FrameReach:
         """Return the reach of all functions of a spec."""
         rows, times = [0], [0]
         for function in spec.functions:

@@ -233,7 +233,7 @@ class _PartitionEpoch:
 
     @cached_property
     def state_stops(self) -> list[Ints]:
-        """For each cumulative frame, the end of the rows to add to the state of each partition."""
+        """The end of the rows to add to the state of each partition, for each cumulative frame."""
         result = []
         for number, group in enumerate(self.history.cumulative_groups):
             stops = self._stops_of_later_frames(group)
@@ -466,7 +466,7 @@ class OverOperator:
 
     @cached_property
     def reach(self) -> FrameReach:
-        return FrameReach.of(self.spec)
+        return FrameReach.from_spec(self.spec)
 
     @cached_property
     def history(self) -> PartitionHistory:

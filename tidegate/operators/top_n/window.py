@@ -122,7 +122,7 @@ class Ranking:
 
     @property
     def key_fields(self) -> list[pa.Field]:
-        return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
+        return [pa.field(f"k{index}", data_type) for index, data_type in enumerate(self.keys)]
 
     @property
     def _orders(self) -> list[tuple[str, Ordering]]:
@@ -134,14 +134,16 @@ class Ranking:
 
     @property
     def result_schema(self) -> pa.Schema:
-        kinds = [*self.columns, *([self.rank] if self.rank is not None else [])]
-        return pa.schema([pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)])
+        data_types = [*self.columns, *([self.rank] if self.rank is not None else [])]
+        return pa.schema(
+            [pa.field(f"c{index}", data_type) for index, data_type in enumerate(data_types)]
+        )
 
     @property
     def fields(self) -> list[pa.Field]:
         hidden = [pa.field(STORE_TIME, INT), pa.field(HASH, INT)]
         orders = [pa.field(name, item.type) for name, item in self._orders]
-        columns = [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
+        columns = [pa.field(f"c{index}", data_type) for index, data_type in enumerate(self.columns)]
         return [*hidden, *self.key_fields, *orders, *columns]
 
     @property

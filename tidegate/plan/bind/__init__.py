@@ -4,7 +4,7 @@
 with `tables` (FROM), `joins`, `windows`, `group_by`, `subqueries` and `match` (MATCH_RECOGNIZE).
 `resolve` turns names in expressions into column ids within a `scope`; `functions` inlines calls of
 user-defined functions; `declarations` binds CREATE FUNCTION and computed columns. All errors are
-reported to `scope.Context`, so one run finds as many as possible.
+reported to `scope.BindingContext`, so one run finds as many as possible.
 
 May import `plan.nodes`, `catalog` and `sql`.
 """

@@ -9,7 +9,7 @@ from sqlglot import exp
 from tidegate.errors import pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
-from tidegate.plan.bind.scope import Context, Relation, Scope, column, report_position
+from tidegate.plan.bind.scope import BindingContext, Relation, Scope, column, report_position
 from tidegate.plan.bind.select import SelectBinder, apply_limit
 from tidegate.plan.bind.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
@@ -27,7 +27,7 @@ def has_bounded_state(node: n.SetOperation) -> bool:
     return closes or node.ttl_us is not None or node.bounded
 
 
-def count_members(context: Context, node: n.SetOperation) -> n.Node:
+def count_members(context: BindingContext, node: n.SetOperation) -> n.Node:
     """Plan INTERSECT or EXCEPT as an aggregate over the union of all members.
 
     The aggregate counts how often each row occurs in each member; a filter selects the rows of the
@@ -65,7 +65,7 @@ def count_members(context: Context, node: n.SetOperation) -> n.Node:
     )
 
 
-def _with_member_number(context: Context, member: n.Node, index: int) -> n.Node:
+def _with_member_number(context: BindingContext, member: n.Node, index: int) -> n.Node:
     member_field = n.Field(context.new_id(MEMBER_COLUMN), MEMBER_COLUMN, "INT", nullable=False)
     expressions = (*(column(item) for item in member.fields), exp.Literal.number(index))
     return n.Project((*member.fields, member_field), input=member, expressions=expressions)
@@ -76,7 +76,7 @@ def _count_of_member(member_field: n.Field, index: int) -> exp.Expr:
     return exp.Anonymous(this="COUNT_IF", expressions=[is_member])
 
 
-def _emit_clause(context: Context, node: n.SetOperation) -> EmitClause | None:
+def _emit_clause(context: BindingContext, node: n.SetOperation) -> EmitClause | None:
     """Return the EMIT clause of the aggregate: CHANGES if no time makes rows final."""
     is_final = any(item.closed_by_watermark for item in node.fields) or node.bounded
     if context.emit is not None or is_final:
@@ -106,7 +106,7 @@ def _copies(node: n.SetOperation, counts: tuple[n.Field, ...]) -> exp.Expr:
 
 
 def _repeat_rows(
-    context: Context, node: n.SetOperation, rows: n.Node, counts: tuple[n.Field, ...]
+    context: BindingContext, node: n.SetOperation, rows: n.Node, counts: tuple[n.Field, ...]
 ) -> n.Node:
     copy_field = n.Field(context.new_id("copy"), "copy", "BOOLEAN")
     copies = exp.cast(exp.Paren(this=_copies(node, counts)), "INT")
@@ -126,7 +126,7 @@ _ORDINALS = {2: "the second", 3: "the third", 4: "the fourth"}
 _OPERATIONS = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
 
 
-def bind(query: Query, context: Context) -> n.Node | None:
+def bind(query: Query, context: BindingContext) -> n.Node | None:
     """Return the plan of a query, or None if it has errors, which are in `context.errors`."""
     try:
         bound = bind_query(query.tree, context, {}, None)
@@ -138,7 +138,7 @@ def bind(query: Query, context: Context) -> n.Node | None:
     return n.Emit(bound.fields, input=bound, clause=query.emit, span=query.span)
 
 
-def bind_query(tree: exp.Expr, context: Context, ctes: Ctes, parent: Scope | None) -> n.Node:
+def bind_query(tree: exp.Expr, context: BindingContext, ctes: Ctes, parent: Scope | None) -> n.Node:
     """Bind a SELECT or a set operation with its common table expressions."""
     ctes = _visible_ctes(tree, context, ctes)
     if isinstance(tree, exp.Subquery):
@@ -152,7 +152,7 @@ def bind_query(tree: exp.Expr, context: Context, ctes: Ctes, parent: Scope | Non
     return n.NoRows(())
 
 
-def _visible_ctes(tree: exp.Expr, context: Context, ctes: Ctes) -> Ctes:
+def _visible_ctes(tree: exp.Expr, context: BindingContext, ctes: Ctes) -> Ctes:
     clause = tree.args.get("with_")
     if clause is None:
         return ctes
@@ -198,7 +198,7 @@ def _is_ordered(tree: exp.Expr) -> bool:
 
 
 def _set_operation(
-    tree: exp.SetOperation, context: Context, ctes: Ctes, parent: Scope | None
+    tree: exp.SetOperation, context: BindingContext, ctes: Ctes, parent: Scope | None
 ) -> n.Node:
     kind = next(kind for kind in _OPERATIONS if isinstance(tree, kind))
     distinct = bool(tree.args.get("distinct"))
@@ -237,7 +237,7 @@ def _set_operation(
     return _order_and_limit(tree, context, node)
 
 
-def _merge_fields(context: Context, members: list[n.Node], index: int) -> n.Field:
+def _merge_fields(context: BindingContext, members: list[n.Node], index: int) -> n.Field:
     """Return a column of a set operation, with a role only if all members have that role."""
     columns = [member.fields[index] for member in members]
     first = columns[0]
@@ -261,7 +261,7 @@ def _have_one_event_time(members: list[n.Node], columns: list[n.Field]) -> bool:
     return all_times and all(item.role is n.Role.PLAIN for item in other_fields)
 
 
-def _order_and_limit(tree: exp.Expr, context: Context, node: n.Node) -> n.Node:
+def _order_and_limit(tree: exp.Expr, context: BindingContext, node: n.Node) -> n.Node:
     """Bind ORDER BY and LIMIT of a set operation over its own columns."""
     resolver = Resolver(context, Scope([Relation(None, node.fields)]))
     order = tree.args.get("order")
@@ -273,7 +273,7 @@ def _order_and_limit(tree: exp.Expr, context: Context, node: n.Node) -> n.Node:
     return apply_limit(context, tree, node)
 
 
-def _resolve_position(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:
+def _resolve_position(key: exp.Expr, node: n.Node, context: BindingContext) -> exp.Expr:
     """Replace a position in ORDER BY by its column."""
     target = key.this if isinstance(key, exp.Ordered) else key
     if not isinstance(target, exp.Literal) or not target.is_int:
@@ -288,7 +288,7 @@ def _resolve_position(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr
     return ordered
 
 
-def _check_unique_names(context: Context, query: Query, node: n.Node) -> None:
+def _check_unique_names(context: BindingContext, query: Query, node: n.Node) -> None:
     """Report columns of a stream with the same name."""
     names = [item.name for item in node.fields if item.name != "?"]
     lower = [name.lower() for name in names]

@@ -15,7 +15,7 @@ from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, parameter_pr
 from tidegate.errors import CatalogError
 from tidegate.plan.bind.functions import find_misuse, inline_call
 from tidegate.plan.bind.resolve import Resolver, find_user_function
-from tidegate.plan.bind.scope import Context, Relation, Scope
+from tidegate.plan.bind.scope import BindingContext, Relation, Scope
 from tidegate.plan.nodes import Field
 from tidegate.sql import expressions as ex
 from tidegate.sql import statements as st
@@ -26,7 +26,7 @@ _BUILT_IN_HINT = "choose another name: a call would be ambiguous between Tidegat
 
 
 def bind_function(
-    statement: st.CreateFunction, context: Context, declarer: DeclarationBuilder
+    statement: st.CreateFunction, context: BindingContext, declarer: DeclarationBuilder
 ) -> Function | None:
     """Return the function that a statement declares, or None after reporting errors."""
     check_function_name(statement, context)
@@ -43,7 +43,7 @@ def bind_function(
     )
 
 
-def _bind_body(statement: st.CreateFunction, tree: exp.Expr, context: Context) -> exp.Expr:
+def _bind_body(statement: st.CreateFunction, tree: exp.Expr, context: BindingContext) -> exp.Expr:
     """Bind the expression of an SQL function over its parameters, all of which it must use."""
     fields = tuple(Field(p.name, p.name, p.type) for p in statement.parameters)
     resolver = Resolver(context, Scope([Relation(statement.name, fields)]))
@@ -64,7 +64,7 @@ def _bind_body(statement: st.CreateFunction, tree: exp.Expr, context: Context) -
 
 
 def _bind_python_function(
-    statement: st.CreateFunction, options: Options, context: Context, script: ScriptText
+    statement: st.CreateFunction, options: Options, context: BindingContext, script: ScriptText
 ) -> Function | None:
     """Load the Python function that a statement names."""
     assert statement.python is not None, "the statement declares a Python function"
@@ -92,7 +92,7 @@ def _bind_python_function(
     )
 
 
-def inline_calls(tree: exp.Expr, context: Context) -> exp.Expr:
+def inline_calls(tree: exp.Expr, context: BindingContext) -> exp.Expr:
     """Inline the calls of user-defined functions in an expression outside of a query."""
 
     def inline(node: exp.Expr) -> exp.Expr:
@@ -113,7 +113,7 @@ def inline_calls(tree: exp.Expr, context: Context) -> exp.Expr:
 _KEYWORDS = frozenset({"AND", "BETWEEN", "CASE", "CAST", "IN", "LIKE", "NOT", "OR", "WHEN"})
 
 
-def check_function_name(statement: st.CreateFunction, context: Context) -> None:
+def check_function_name(statement: st.CreateFunction, context: BindingContext) -> None:
     """Report a name that a call could not use, or that belongs to a built-in function."""
     name = statement.name
     built_in = ex.spark_functions() | ex.TIDEGATE_FUNCTIONS | ex.UNIT_FUNCTIONS
@@ -146,7 +146,7 @@ def _is_callable(name: str) -> bool:
 # ---- Computed columns of sources: expressions over the stored columns
 
 
-def bind_computed_columns(source: Source, context: Context) -> Source:
+def bind_computed_columns(source: Source, context: BindingContext) -> Source:
     """Return the source with calls in its computed columns inlined; report errors."""
     stored = tuple(Field(c.name, c.name, c.type) for c in source.stored_columns)
     resolver = Resolver(context, Scope([Relation(source.name, stored)]))
@@ -155,7 +155,7 @@ def bind_computed_columns(source: Source, context: Context) -> Source:
     )
 
 
-def _bind_column(column: Column, resolver: Resolver, context: Context) -> Column:
+def _bind_column(column: Column, resolver: Resolver, context: BindingContext) -> Column:
     if column.computed is None:
         return column
     resolved = resolver.resolve(column.computed)
@@ -180,5 +180,5 @@ def _bind_column(column: Column, resolver: Resolver, context: Context) -> Column
     )
 
 
-def _calls_user_function(tree: exp.Expr, context: Context) -> bool:
+def _calls_user_function(tree: exp.Expr, context: BindingContext) -> bool:
     return any(isinstance(context.catalog.get(name), Function) for name, _ in ex.calls(tree))

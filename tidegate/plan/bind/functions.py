@@ -13,7 +13,7 @@ from tidegate.catalog.objects import Function, Parameter
 from tidegate.plan.nodes.over import FRAMELESS_FUNCTIONS
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import DIALECT, own_span
-from tidegate.types import Span
+from tidegate.types import RANK_FUNCTIONS, Span
 
 # The metadata key of an inlined call, for the name of the function.
 CALLED_FUNCTION = "called"
@@ -158,7 +158,7 @@ def order_by_arrival(window: exp.Window) -> exp.Window:
     if len(parts) != 1 or ex.call_name(parts[0].this) != "PROCTIME":
         return window
     name, descending = _function_name(window), bool(parts[0].args.get("desc"))
-    is_rank = name in ex.RANK_FUNCTIONS
+    is_rank = name in RANK_FUNCTIONS
     if name in _PEER_FUNCTIONS or (descending and not is_rank) or _has_range_offset(window):
         return window
     window = window.copy()

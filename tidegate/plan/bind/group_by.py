@@ -11,7 +11,7 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import UNKNOWN_FUNCTION, Resolver, select_items
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     Relation,
     Scope,
     column,
@@ -121,7 +121,7 @@ def count_grouping_sets(group: exp.Group) -> int:
 
 
 def expand_rows(
-    context: Context, node: n.Node, order: list[exp.Expr], sets: list[set[int]]
+    context: BindingContext, node: n.Node, order: list[exp.Expr], sets: list[set[int]]
 ) -> ExpandedRows:
     """Repeat every row for each set; `sets` contain indexes of the grouping expressions."""
     fields = fields_by_id(node.fields)
@@ -173,14 +173,14 @@ def grouping_id_expression(bits: list[exp.Expr]) -> exp.Expr:
     return number
 
 
-def _key_copy(context: Context, tree: exp.Expr, fields: dict[str, n.Field]) -> n.Field:
+def _key_copy(context: BindingContext, tree: exp.Expr, fields: dict[str, n.Field]) -> n.Field:
     bare = tree.unnest()
     source = fields.get(bare.name) if isinstance(bare, exp.Column) else None
     item = derived_field(context, source.name if source is not None else "key", tree, fields)
     return replace(item, role=n.Role.PLAIN, window=None, nullable=True)
 
 
-def _set_field(context: Context, name: str, kind: str) -> n.Field:
+def _set_field(context: BindingContext, name: str, kind: str) -> n.Field:
     return n.Field(context.new_id(name), name, kind, nullable=False)
 
 
@@ -203,7 +203,7 @@ class Grouping:
     `original_trees` are the keys as they occur in expressions of the query, in the order of `keys`.
     """
 
-    context: Context
+    context: BindingContext
     input: n.Node
     keys: tuple[n.Field, ...]
     key_expressions: tuple[exp.Expr, ...]
@@ -382,7 +382,7 @@ class BoundKeys:
 class KeyBinder:
     """Binds the GROUP BY clause of one SELECT."""
 
-    context: Context
+    context: BindingContext
     scope: Scope
     select: list[exp.Expr]
     resolver: Callable[..., Resolver]
@@ -395,7 +395,7 @@ class KeyBinder:
             return self._bind_group_by_all(group, node)
         sets = parse_grouping_sets(group) if self._check_number_of_sets(group) else None
         parts = parse_grouping_expressions(group) if sets is not None else list(group.expressions)
-        window = self._find_window_call(group, parts, sets)
+        window = self._find_window_call(parts, sets)
         trees: list[exp.Expr] = []
         if window is not None:
             node, trees = self._bind_window(node, window)
@@ -497,7 +497,7 @@ class KeyBinder:
         return False
 
     def _find_window_call(
-        self, group: exp.Group, parts: list[exp.Expr], sets: list[list[exp.Expr]] | None
+        self, parts: list[exp.Expr], sets: list[list[exp.Expr]] | None
     ) -> exp.Expr | None:
         """Return the window function of a GROUP BY, which must be in each of its sets."""
         windows = [part for part in parts if is_window_call(part)]

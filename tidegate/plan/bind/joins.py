@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     column,
     copy_with_new_ids,
     fields_by_id,
@@ -91,7 +91,7 @@ class JoinSides:
     right: frozenset[str]
 
     @classmethod
-    def of(cls, left: Sequence[Field], right: Sequence[Field]) -> JoinSides:
+    def from_fields(cls, left: Sequence[Field], right: Sequence[Field]) -> JoinSides:
         return cls(frozenset(i.id for i in left), frozenset(i.id for i in right))
 
     def is_left(self, tree: exp.Expr) -> bool:
@@ -250,7 +250,7 @@ def _constant(tree: exp.Expr) -> Number | None:
         return None
 
 
-def parse_asof_options(context: Context, join: exp.Join) -> tuple[bool, exp.Expr | None]:
+def parse_asof_options(context: BindingContext, join: exp.Join) -> tuple[bool, exp.Expr | None]:
     """Return NEAREST and TOLERANCE of a join; report clauses that are not allowed."""
     asof = (join.args.get("method") or "").upper() == "ASOF"
     match, tolerance = join.args.get("match_condition"), join.meta.get("tolerance")
@@ -289,7 +289,7 @@ BuildJoin = Callable[[n.Node, n.Node, str, list[exp.Expr]], n.Node]
 class ConditionalJoin:
     """A join by `base`, of whose pairs only those count for which `residual` holds."""
 
-    context: Context
+    context: BindingContext
     join: n.Join
     base: list[exp.Expr]
     residual: list[exp.Expr]
@@ -436,7 +436,7 @@ class JoinClauses:
     unused: frozenset[str] = frozenset()
 
 
-def build_join(context: Context, parts: JoinClauses) -> Node:
+def build_join(context: BindingContext, parts: JoinClauses) -> Node:
     """Determine the kind of a join; rewrite conditions that no operator can evaluate."""
     join, residual = _classify(context, parts)
     mixed = [piece for piece in residual if _uses_both_sides(piece, join)]
@@ -481,7 +481,7 @@ def _has_bounded_state(join: Join) -> bool:
     return join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
 
-def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr]]:
+def _classify(context: BindingContext, parts: JoinClauses) -> tuple[Join, list[exp.Expr]]:
     """Return the join, and the parts of its condition that are neither keys nor time bounds."""
     pieces = ex.conjuncts(parts.condition)
     asof_match = _find_match(parts, pieces)
@@ -499,7 +499,7 @@ def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr
     if isinstance(parts.right, LookupScan) and not pairs:
         pairs, rest = _constant_pairs(rest, right_ids)
     bounds, residual = _time_bounds(parts, pairs, rest)
-    kind = _join_kind(context, parts, pairs, bounds)
+    kind = _join_kind(parts, pairs, bounds)
     if kind is not JoinKind.INTERVAL:
         bounds, residual = None, rest
     as_of = parts.as_of
@@ -530,7 +530,7 @@ def _classify(context: Context, parts: JoinClauses) -> tuple[Join, list[exp.Expr
 def _find_match(parts: JoinClauses, pieces: list[exp.Expr]) -> AsofMatch:
     """Return the condition that selects the right row, and the other parts of ON."""
     if parts.asof:
-        sides = JoinSides.of(parts.left.fields, parts.right.fields)
+        sides = JoinSides.from_fields(parts.left.fields, parts.right.fields)
         return find_asof_condition(sides, parts.match, pieces, parts.nearest, parts.tolerance)
     times = [item for item in parts.right.fields if item.role is Role.TIME]
     if not isinstance(parts.as_of, exp.Column) or not times:
@@ -665,9 +665,7 @@ def _limits(*limits: int | None) -> list[int]:
     return [limit for limit in limits if limit is not None]
 
 
-def _join_kind(
-    context: Context, parts: JoinClauses, pairs: list[KeyPair], bounds: TimeBounds | None
-) -> JoinKind:
+def _join_kind(parts: JoinClauses, pairs: list[KeyPair], bounds: TimeBounds | None) -> JoinKind:
     if parts.asof:
         return JoinKind.ASOF
     if isinstance(parts.right, LookupScan):

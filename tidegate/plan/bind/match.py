@@ -11,7 +11,7 @@ from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import UNKNOWN_FIELD, Resolver
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     Relation,
     Scope,
     column,
@@ -128,7 +128,7 @@ class RowResolver(Resolver):
 class MatchExpressions:
     """Splits expressions of MEASURES and DEFINE into parts for Spark and for the operator."""
 
-    context: Context
+    context: BindingContext
     scope: Scope
     names: Mapping[str, frozenset[str]]
     fields: Mapping[str, n.Field]
@@ -253,7 +253,7 @@ class MatchExpressions:
         return result
 
     def _as_current_row(self, navigation: n.Navigation, variable: str) -> n.Navigation:
-        """In its own condition, the last row of a variable is the current row."""
+        """Replace the last row of a variable by the current row, as in its own condition."""
         variables = navigation.variables
         is_last_row = navigation.last and not navigation.offset
         if variables is not None and variable in variables and is_last_row:
@@ -354,7 +354,11 @@ VariableSets = Mapping[str, frozenset[str]]
 
 
 def bind_match(
-    context: Context, node: n.Node, relation: Relation, clause: exp.Expr, parent: Scope | None
+    context: BindingContext,
+    node: n.Node,
+    relation: Relation,
+    clause: exp.Expr,
+    parent: Scope | None,
 ) -> tuple[n.Node, tuple[n.Field, ...]]:
     """Bind MATCH_RECOGNIZE over the rows of a table: one row per match.
 
@@ -367,7 +371,7 @@ def bind_match(
 
 @dataclass
 class _MatchBinder:
-    context: Context
+    context: BindingContext
     node: n.Node
     clause: exp.Expr
     scope: Scope

@@ -26,7 +26,7 @@ from tidegate.plan.bind.functions import (
     resolve_unit,
 )
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     Relation,
     Scope,
     column,
@@ -164,7 +164,7 @@ def is_row_count(call: Any) -> bool:
     )
 
 
-def star_items(tree: exp.Expr, scope: Scope, context: Context) -> list[SelectItem]:
+def star_items(tree: exp.Expr, scope: Scope, context: BindingContext) -> list[SelectItem]:
     """Return the columns for which a star stands."""
     star = tree.this if isinstance(tree, exp.Column) else tree
     if star.args.get("replace") or star.args.get("rename"):
@@ -213,7 +213,9 @@ def _find_column(path: list[str], scope: Scope) -> Field | None:
     return matches[0] if is_complete and len(matches) == 1 else None
 
 
-def _report_unknown_star(path: list[str], tree: exp.Expr, scope: Scope, context: Context) -> None:
+def _report_unknown_star(
+    path: list[str], tree: exp.Expr, scope: Scope, context: BindingContext
+) -> None:
     name = ".".join(path)
     if _find_column(path, scope) is not None:
         message = f"{name}.*: {name} is a column, but its type is not declared as a struct"
@@ -225,7 +227,7 @@ def _report_unknown_star(path: list[str], tree: exp.Expr, scope: Scope, context:
 
 
 def _apply_except(
-    items: list[SelectItem], tree: exp.Expr, star: exp.Expr, context: Context
+    items: list[SelectItem], tree: exp.Expr, star: exp.Expr, context: BindingContext
 ) -> list[SelectItem]:
     """Apply * EXCEPT (a, b)."""
     parts = star.args.get("except_") or star.args.get("except") or []
@@ -256,7 +258,7 @@ _SPARK_WINDOWS = {
 class Resolver:
     """Resolves the names in the expressions of a query."""
 
-    context: Context
+    context: BindingContext
     scope: Scope
     aliases: Mapping[str, exp.Expr] = field(default_factory=dict)
     bind_subquery: Callable[[exp.Expr, Scope], Node] | None = None
@@ -593,7 +595,7 @@ class Resolver:
         self.context.report("TG-301", f"column {name} does not exist", node, hint)
 
 
-def find_user_function(node: object, context: Context) -> Function | None:
+def find_user_function(node: object, context: BindingContext) -> Function | None:
     """Return the user-defined function that an expression calls."""
     name = ex.call_name(node) if isinstance(node, exp.Anonymous) else None
     declared = context.catalog.get(name) if name is not None else None
@@ -636,7 +638,7 @@ def select_items(
     return items
 
 
-def _reject_unsupported(tree: exp.Expr, context: Context) -> None:
+def _reject_unsupported(tree: exp.Expr, context: BindingContext) -> None:
     if isinstance(tree, exp.QueryTransform):
         message = "TRANSFORM … USING is not supported: it would run external programs"
         hint = "declare a function: CREATE FUNCTION f(x STRING) RETURNS STRING LANGUAGE PYTHON AS "

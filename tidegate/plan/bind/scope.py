@@ -15,11 +15,11 @@ from tidegate.plan.nodes import Field, Role
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.sql.statements import EmitClause
-from tidegate.types import Span
+from tidegate.types import RANK_FUNCTIONS, Span
 
 
 @dataclass
-class Context:
+class BindingContext:
     """The inputs of binding one statement, and the errors that it has reported."""
 
     catalog: Catalog
@@ -60,7 +60,7 @@ class Context:
 
 
 def report_position(
-    context: Context, clause: str, at: exp.Expr, position: int, names: list[str]
+    context: BindingContext, clause: str, at: exp.Expr, position: int, names: list[str]
 ) -> None:
     """Report a position in GROUP BY or ORDER BY that SELECT does not have.
 
@@ -172,12 +172,12 @@ def infer_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
         return infer_type(node.expressions[0], fields)
     if isinstance(node, exp.Window):
         inner = ex.call_name(node.this)
-        return "INT" if inner in ex.RANK_FUNCTIONS else infer_type(node.this, fields)
+        return "INT" if inner in RANK_FUNCTIONS else infer_type(node.this, fields)
     return None
 
 
 def derived_field(
-    context: Context, name: str, node: exp.Expr, fields: Mapping[str, Field]
+    context: BindingContext, name: str, node: exp.Expr, fields: Mapping[str, Field]
 ) -> Field:
     """Return the field of a computed expression; a column keeps its role and type."""
     bare = node.unnest()
@@ -235,7 +235,7 @@ _RENAMED_TYPES = (
 IdMapping = Mapping[str, str]
 
 
-def copy_with_new_ids(context: Context, node: n.Node) -> tuple[n.Node, IdMapping]:
+def copy_with_new_ids(context: BindingContext, node: n.Node) -> tuple[n.Node, IdMapping]:
     """Return a copy of a plan with new column ids, and the new id for each old one."""
     names = {item.id: item.name for part in n.walk(node) for item in part.fields}
     ids = {old: context.new_id(name) for old, name in names.items()}

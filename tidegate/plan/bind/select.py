@@ -14,7 +14,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.bind.group_by import BoundKeys, Grouping, KeyBinder, is_name
 from tidegate.plan.bind.resolve import Resolver, SelectItem, is_row_count, select_items
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     Relation,
     Scope,
     column,
@@ -51,7 +51,7 @@ _SINGLE_COLUMN_GENERATORS = ("EXPLODE", "EXPLODE_OUTER")
 
 
 def plan_generator(
-    context: Context, node: n.Node, items: list[SelectItem], order: list[exp.Expr]
+    context: BindingContext, node: n.Node, items: list[SelectItem], order: list[exp.Expr]
 ) -> tuple[n.Node, list[SelectItem], list[exp.Expr]]:
     """Move the generator of a SELECT list into a node below; return its column in its place."""
     indexes = [index for index, item in enumerate(items) if ex.has_generator(item.expression)]
@@ -107,7 +107,7 @@ def _alias_example(generator: str) -> str:
 _WINDOW_PARTS = ("partition_by", "order", "spec")
 
 
-def inline_named_windows(tree: exp.Select, context: Context) -> exp.Select:
+def inline_named_windows(tree: exp.Select, context: BindingContext) -> exp.Select:
     """Replace references to named windows in a SELECT by their definitions."""
     named = {window.this.name.lower(): window for window in tree.args.get("windows") or []}
     windows = [window for window in _windows_of(tree) if window.args.get("alias") is not None]
@@ -132,7 +132,7 @@ def _windows_of(tree: exp.Select) -> list[exp.Window]:
 
 
 def _inline_window(
-    window: exp.Expr, named: dict[str, exp.Expr], context: Context, open_names: set[str]
+    window: exp.Expr, named: dict[str, exp.Expr], context: BindingContext, open_names: set[str]
 ) -> None:
     """Add the clauses of the named window to a window that refers to it."""
     alias = window.args.get("alias")
@@ -176,7 +176,7 @@ def hoist_null_treatment(tree: exp.Expr) -> exp.Expr:
 
 
 def plan_window_functions(
-    context: Context, node: n.Node, functions: list[exp.Expr], fields: list[n.Field]
+    context: BindingContext, node: n.Node, functions: list[exp.Expr], fields: list[n.Field]
 ) -> n.Node:
     """Stack Over nodes, each with the functions that one operator can compute.
 
@@ -245,7 +245,7 @@ class SelectBinder:
     """Binds one SELECT."""
 
     tree: exp.Select
-    context: Context
+    context: BindingContext
     ctes: Ctes
     parent: Scope | None
     bind_query: BindQuery
@@ -614,7 +614,7 @@ def _generated_names(generator: exp.Expr) -> list[str]:
     return ["pos", "col"] if positions else ["col"]
 
 
-def apply_limit(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
+def apply_limit(context: BindingContext, tree: exp.Expr, node: n.Node) -> n.Node:
     """Add LIMIT and OFFSET of a query, if it has them."""
     limit, offset = tree.args.get("limit"), tree.args.get("offset")
     clause = limit if limit is not None else offset

@@ -12,7 +12,7 @@ from tidegate.errors import pluralize
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.joins import JoinClauses, build_join
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     column,
     copy_with_new_ids,
     fields_by_id,
@@ -52,7 +52,7 @@ def find_subqueries(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]
     ]
 
 
-def reject_subqueries(context: Context, tree: exp.Expr, position: str) -> None:
+def reject_subqueries(context: BindingContext, tree: exp.Expr, position: str) -> None:
     """Report subqueries in an expression; they are only supported in conditions and columns."""
     for part in ex.walk_outside_subqueries(tree):
         if not isinstance(part, exp.Query):
@@ -92,7 +92,11 @@ def parse_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predica
 
 
 def join_predicate(
-    context: Context, node: n.Node, predicate: Predicate, time: str | None, unused: frozenset[str]
+    context: BindingContext,
+    node: n.Node,
+    predicate: Predicate,
+    time: str | None,
+    unused: frozenset[str],
 ) -> n.Node:
     """Return the rows for which a predicate holds; `time` is their event time, for hints."""
     right, conditions = _pull_up(_relevant_rows(predicate), {item.id for item in node.fields})
@@ -146,7 +150,7 @@ def _join_input(
 
 
 def _not_in_with_nulls(
-    context: Context,
+    context: BindingContext,
     node: n.Node,
     joined: n.Node,
     right: n.Node,
@@ -231,7 +235,7 @@ def _project_needed(node: n.Node, conditions: list[exp.Expr]) -> n.Node:
     return n.Project(fields, input=node, expressions=expressions, span=node.span)
 
 
-def _check_supported(context: Context, node: n.Node, predicate: Predicate) -> bool:
+def _check_supported(context: BindingContext, node: n.Node, predicate: Predicate) -> bool:
     """Report subqueries that cannot become a join."""
     message, hint = "", "write it as a join in FROM."
     if outer_columns(node):
@@ -257,7 +261,9 @@ def _returns_row_without_input(node: n.Node) -> bool:
     return any(map(_returns_row_without_input, node.inputs))
 
 
-def _check_nulls(context: Context, node: n.Node, right: n.Node, predicate: Predicate) -> bool:
+def _check_nulls(
+    context: BindingContext, node: n.Node, right: n.Node, predicate: Predicate
+) -> bool:
     """Report NOT IN with several operands if one may be NULL: the result would differ per value."""
     assert predicate.operands is not None, "NOT IN has a left side"
     if len(predicate.operands) == 1:
@@ -271,7 +277,7 @@ def _check_nulls(context: Context, node: n.Node, right: n.Node, predicate: Predi
     return True
 
 
-def _report_null(context: Context, predicate: Predicate, operand: str) -> bool:
+def _report_null(context: BindingContext, predicate: Predicate, operand: str) -> bool:
     context.report(
         "TG-410",
         f"{operand} may be NULL, and with a NULL on either side NOT IN is never true",
@@ -366,7 +372,7 @@ _LISTS = frozenset({"COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG"})
 
 
 def join_scalar_subqueries(
-    context: Context, node: n.Node, trees: Sequence[exp.Expr], bound: Mapping[int, n.Node]
+    context: BindingContext, node: n.Node, trees: Sequence[exp.Expr], bound: Mapping[int, n.Node]
 ) -> tuple[n.Node, list[exp.Expr]]:
     """Join the values of scalar subqueries, and return expressions that read them.
 
@@ -389,7 +395,9 @@ def join_scalar_subqueries(
     return node, [_substitute_subqueries(tree, values) for tree in trees] if values else list(trees)
 
 
-def join_exists_of_aggregate(context: Context, node: n.Node, predicate: Predicate) -> n.Node | None:
+def join_exists_of_aggregate(
+    context: BindingContext, node: n.Node, predicate: Predicate
+) -> n.Node | None:
     """Replace EXISTS over the row of an aggregate by a join and a filter; None for others."""
     conditions: list[exp.Expr] = []
     rows = predicate.bound
@@ -436,7 +444,9 @@ def _function_name(call: exp.Expr) -> str:
     return ex.call_name(call) or ""
 
 
-def _join_row(context: Context, node: n.Node, value: n.Node, query: n.Node, words: str) -> n.Node:
+def _join_row(
+    context: BindingContext, node: n.Node, value: n.Node, query: n.Node, words: str
+) -> n.Node:
     parts = JoinClauses(node, value, "LEFT", False, None, None, None, query.span, predicate=words)
     return build_join(context, parts)
 

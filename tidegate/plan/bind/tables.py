@@ -13,7 +13,14 @@ from tidegate.plan import nodes as n
 from tidegate.plan.bind.joins import JoinClauses, build_join, parse_asof_options
 from tidegate.plan.bind.match import bind_match
 from tidegate.plan.bind.resolve import Resolver
-from tidegate.plan.bind.scope import Context, Relation, Scope, column, is_volatile, referenced_ids
+from tidegate.plan.bind.scope import (
+    BindingContext,
+    Relation,
+    Scope,
+    column,
+    is_volatile,
+    referenced_ids,
+)
 from tidegate.plan.bind.windows import (
     assign_windows,
     bind_session_table,
@@ -35,7 +42,7 @@ _UNSUPPORTED_EXTRAS = {
 }
 
 
-def _report_lookup(context: Context, node: n.LookupScan) -> None:
+def _report_lookup(context: BindingContext, node: n.LookupScan) -> None:
     """Report a lookup table that is read without a join."""
     context.report(
         "TG-417",
@@ -60,7 +67,7 @@ class CteEntry:
 
 Ctes = Mapping[str, CteEntry]
 # `binder.bind_query`; a parameter, because the modules refer to each other.
-BindQuery = Callable[[exp.Expr, Context, Ctes, Scope | None], n.Node]
+BindQuery = Callable[[exp.Expr, BindingContext, Ctes, Scope | None], n.Node]
 
 
 @dataclass
@@ -87,7 +94,7 @@ class FromClause:
     scope: Scope
     steps: list[JoinStep] = field(default_factory=list)
 
-    def build(self, context: Context, unused: frozenset[str]) -> n.Node:
+    def build(self, context: BindingContext, unused: frozenset[str]) -> n.Node:
         """Build the joins from left to right."""
         node = self.first
         left = self.scope.relations[:1]
@@ -149,7 +156,7 @@ def event_time_name(relations: list[Relation], node: n.Node) -> str | None:
 class TableBinder:
     """Binds the FROM clause of one SELECT."""
 
-    context: Context
+    context: BindingContext
     ctes: Ctes
     parent: Scope | None
     bind_query: BindQuery
@@ -425,7 +432,7 @@ class TableBinder:
         return window, Relation(alias or target.name, named + window.fields[-3:])
 
 
-def _values_hint(context: Context, node: exp.Values, names: list[str], table: str) -> str:
+def _values_hint(context: BindingContext, node: exp.Values, names: list[str], table: str) -> str:
     """Suggest to insert the rows into a declared table, with the types of the first row."""
     first = node.expressions[0]
     cells = first.expressions or [first]
@@ -459,7 +466,7 @@ def _join_type(join: exp.Join) -> str:
 
 
 def _apply_column_aliases(
-    context: Context, node: exp.Expr, fields: tuple[n.Field, ...]
+    context: BindingContext, node: exp.Expr, fields: tuple[n.Field, ...]
 ) -> tuple[n.Field, ...]:
     """Rename columns to the names of `AS t (a, b)`."""
     alias = node.args.get("alias")
@@ -479,7 +486,9 @@ def _apply_column_aliases(
     return tuple(item.with_name(name) for item, name in zip(fields, names, strict=True))
 
 
-def bind_relation(context: Context, name: str, span: Span | None, bind_query: BindQuery) -> n.Node:
+def bind_relation(
+    context: BindingContext, name: str, span: Span | None, bind_query: BindQuery
+) -> n.Node:
     """Return the node that reads a declared object."""
     declared = context.catalog.get(name)
     if isinstance(declared, cat.Source):
@@ -529,7 +538,7 @@ class BrokenReference(Exception):
     """Raised for a table that cannot be bound, after the error has been reported."""
 
 
-def _scan_source(context: Context, source: cat.Source, span: Span | None) -> n.Node:
+def _scan_source(context: BindingContext, source: cat.Source, span: Span | None) -> n.Node:
     fields: list[n.Field] = []
     time_name = source.watermark.column.lower() if source.watermark else None
     for item in source.columns:
@@ -549,10 +558,10 @@ def _scan_source(context: Context, source: cat.Source, span: Span | None) -> n.N
 
 
 def _inline(
-    context: Context, stream: cat.Stream, span: Span | None, bind_query: BindQuery
+    context: BindingContext, stream: cat.Stream, span: Span | None, bind_query: BindQuery
 ) -> n.Node:
     """Bind the query of a stream again, with column ids of this plan."""
-    inner_context = Context(
+    inner_context = BindingContext(
         context.catalog,
         stream.script.text,
         stream.script.file,

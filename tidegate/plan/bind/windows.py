@@ -11,7 +11,7 @@ from tidegate.errors import SqlError
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
 from tidegate.plan.bind.scope import (
-    Context,
+    BindingContext,
     Relation,
     column,
     derived_field,
@@ -22,7 +22,7 @@ from tidegate.plan.bind.scope import (
 from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpec
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
-from tidegate.types import MICROS, format_duration, interval_sql
+from tidegate.types import MICROS, format_duration_us, interval_sql
 
 # A row is copied into each of its windows, so a wrong unit could exhaust the memory.
 MAX_WINDOWS_PER_ROW = 10_000
@@ -51,7 +51,7 @@ def is_window_call(node: exp.Expr) -> bool:
 
 
 def window_spec(
-    context: Context, call: exp.Expr, arguments: list[exp.Expr], processing_time: bool
+    context: BindingContext, call: exp.Expr, arguments: list[exp.Expr], processing_time: bool
 ) -> WindowSpec | None:
     """Return the sizes of a window function, or None after reporting an error."""
     name = ex.call_name(call)
@@ -91,7 +91,11 @@ def _as_interval(node: exp.Expr) -> exp.Expr:
 
 
 def _build_spec(
-    context: Context, call: exp.Expr, kind: WindowKind, sizes: list[int], processing_time: bool
+    context: BindingContext,
+    call: exp.Expr,
+    kind: WindowKind,
+    sizes: list[int],
+    processing_time: bool,
 ) -> WindowSpec | None:
     has_slide = kind in (WindowKind.HOP, WindowKind.CUMULATE)
     slide, size = (sizes[0], sizes[1]) if has_slide else (sizes[0], sizes[0])
@@ -126,8 +130,8 @@ def _build_spec(
             "TG-306",
             "the size of CUMULATE must be a multiple of its step",
             call,
-            f"for example a step of {format_duration(slide)} and a size of "
-            f"{format_duration(size // slide * slide)}.",
+            f"for example a step of {format_duration_us(slide)} and a size of "
+            f"{format_duration_us(size // slide * slide)}.",
         )
         return None
     return WindowSpec(kind, size, slide, offset, processing_time)
@@ -151,7 +155,7 @@ def resolve_time(node: exp.Expr, resolver: Resolver) -> exp.Expr:
 
 
 def assign_windows(
-    context: Context, node: Node, call: exp.Expr, time: exp.Expr, grouped: bool = False
+    context: BindingContext, node: Node, call: exp.Expr, time: exp.Expr, grouped: bool = False
 ) -> Window | None:
     """Return a Window node over `node`; `time` is already resolved. None after an error."""
     spec = window_spec(context, call, _size_arguments(call), is_processing_time(time))
@@ -180,7 +184,7 @@ def assign_windows(
     )
 
 
-def _check_panes(context: Context, call: exp.Expr, spec: WindowSpec) -> bool:
+def _check_panes(context: BindingContext, call: exp.Expr, spec: WindowSpec) -> bool:
     """Return whether an overlapping window has few enough panes; report it otherwise."""
     width = math.gcd(spec.size_us, spec.slide_us)
     panes = spec.size_us // width
@@ -190,9 +194,9 @@ def _check_panes(context: Context, call: exp.Expr, spec: WindowSpec) -> bool:
     size = interval_sql(spec.slide_us * max(1, round(spec.size_us / spec.slide_us)))
     context.report(
         "TG-306",
-        f"the slide of {format_duration(spec.slide_us)} does not divide the size of "
-        f"{format_duration(spec.size_us)}, so each window needs {panes:,} partial results (limit "
-        f"{MAX_PANES_PER_WINDOW:,})",
+        f"the slide of {format_duration_us(spec.slide_us)} does not divide the size of "
+        f"{format_duration_us(spec.size_us)}, so each window needs {panes:,} partial results "
+        f"(limit {MAX_PANES_PER_WINDOW:,})",
         call,
         f"use a slide that divides the size: HOP(…, {slide}, {size}).",
     )
@@ -205,7 +209,7 @@ def _size_arguments(call: exp.Expr) -> list[exp.Expr]:
     return list(call.expressions[2 if is_table_function else 1 :])
 
 
-def window_fields(context: Context, spec: WindowSpec) -> tuple[Field, Field, Field]:
+def window_fields(context: BindingContext, spec: WindowSpec) -> tuple[Field, Field, Field]:
     """Return window_start, window_end (exclusive) and window_time (the last instant inside)."""
     names = ("window_start", "window_end", "window_time")
     roles = (Role.WINDOW_START, Role.WINDOW_END, Role.TIME)
@@ -220,7 +224,7 @@ def window_fields(context: Context, spec: WindowSpec) -> tuple[Field, Field, Fie
 
 
 def bind_session_table(
-    context: Context, node: n.Node, relation: Relation, call: exp.Expr, resolver: Resolver
+    context: BindingContext, node: n.Node, relation: Relation, call: exp.Expr, resolver: Resolver
 ) -> tuple[n.Node, Relation]:
     """Bind SESSION(bids PARTITION BY k, ts, gap): emit rows when their session closes."""
     table, *keys, time, gap = call.expressions
@@ -236,7 +240,7 @@ def bind_session_table(
 
 
 def _plan_sessions(
-    context: Context, node: n.Node, call: exp.Expr, time: exp.Expr, keys: list[exp.Expr]
+    context: BindingContext, node: n.Node, call: exp.Expr, time: exp.Expr, keys: list[exp.Expr]
 ) -> n.Node | None:
     """Return the rows of a node with their session, emitted when it closes; None after an error."""
     window = assign_windows(context, node, call, time, grouped=True)

@@ -21,7 +21,7 @@ from tidegate.plan.nodes.base import (
 )
 from tidegate.sql.statements import EmitClause as EmitClause
 from tidegate.sql.statements import EmitMode
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Window(Unary):
 
     @property
     def holds_sessions(self) -> bool:
-        """Return whether this node itself holds rows until their session ends."""
+        """Whether this node itself holds rows until their session ends."""
         return self.spec.kind is WindowKind.SESSION and not self.grouped
 
     def label(self) -> str:
@@ -44,7 +44,7 @@ class Window(Unary):
 
     @cached_property
     def key(self) -> Key | None:
-        """Return the key of the input and the window end: a row may be in several windows."""
+        """The key of the input and the window end: a row may be in several windows."""
         below = self.input.key
         return None if below is None else (*below, self.fields[-2].id)
 
@@ -130,23 +130,23 @@ class Aggregate(Unary):
 
     @property
     def merges_sessions(self) -> bool:
-        """Return whether the aggregate merges rows into sessions per key."""
+        """Whether the aggregate merges rows into sessions per key."""
         window = self.grouped_window
         return window is not None and window.spec.kind is WindowKind.SESSION
 
     @property
     def windowed(self) -> bool:
-        """Return whether the watermark closes the groups."""
+        """Whether the watermark closes the groups."""
         return any(item.closed_by_watermark for item in self.key_fields)
 
     @property
     def by_processing_time(self) -> bool:
-        """Return whether the windows are processing-time windows."""
+        """Whether the windows are processing-time windows."""
         return self.window is not None and self.window.processing_time
 
     @property
     def lateness_us(self) -> int:
-        """Return the time for which closed windows may be corrected."""
+        """The time for which closed windows may be corrected."""
         return (self.emit.lateness_us or 0) if self.emit is not None else 0
 
     @cached_property
@@ -173,7 +173,7 @@ class Aggregate(Unary):
         if not self.by_processing_time and not below.has_watermark:
             return f"{text}, until the input ends"
         text += f", until the {'clock' if self.by_processing_time else 'watermark'} passes its end"
-        return text + (f" + {format_duration(self.lateness_us)}" if self.lateness_us else "")
+        return text + (f" + {format_duration_us(self.lateness_us)}" if self.lateness_us else "")
 
     @property
     def drops_late_rows(self) -> bool:
@@ -185,11 +185,6 @@ class Aggregate(Unary):
     @cached_property
     def is_final(self) -> bool:
         return self.windowed or self.bounded
-
-    @property
-    def needs_processing_time(self) -> bool:
-        emits_periodically = self.emit is not None and self.emit.every_us is not None
-        return self.ttl_us is not None or emits_periodically or self.by_processing_time
 
     @property
     def closing_key(self) -> Field | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tidegate.types import ChangelogKind, Span, format_duration
+from tidegate.types import ChangelogKind, Span, format_duration_us
 
 
 class Role(Enum):
@@ -51,11 +51,11 @@ class WindowSpec:
         assert self.size_us > 0 and self.slide_us > 0, "windows have a length"
 
     def __str__(self) -> str:
-        sizes = [format_duration(self.size_us)]
+        sizes = [format_duration_us(self.size_us)]
         if self.kind in (WindowKind.HOP, WindowKind.CUMULATE):
-            sizes.insert(0, format_duration(self.slide_us))
+            sizes.insert(0, format_duration_us(self.slide_us))
         if self.offset_us:
-            sizes.append(f"offset {format_duration(self.offset_us)}")
+            sizes.append(f"offset {format_duration_us(self.offset_us)}")
         clock = ", processing time" if self.processing_time else ""
         return f"{self.kind.value}({', '.join(sizes)}{clock})"
 
@@ -77,17 +77,17 @@ class Field:
 
     @property
     def has_fixed_length_window(self) -> bool:
-        """Return whether the other end of the window can be computed from this column."""
+        """Whether the other end of the window can be computed from this column."""
         return self.window is not None and self.window.kind in (WindowKind.TUMBLE, WindowKind.HOP)
 
     @property
     def has_processing_time_window(self) -> bool:
-        """Return whether the column belongs to a processing-time window."""
+        """Whether the column belongs to a processing-time window."""
         return self.window is not None and self.window.processing_time
 
     @property
     def is_event_time(self) -> bool:
-        """Return whether the column is an event time: rows arrive before the watermark passes it.
+        """Whether the column is an event time: rows arrive before the watermark passes it.
 
         The start of a window is not: its rows may arrive until the watermark passes the end.
         """
@@ -97,7 +97,7 @@ class Field:
 
     @property
     def closed_by_watermark(self) -> bool:
-        """Return whether the watermark determines when no more rows with this value can arrive.
+        """Whether the watermark determines when no more rows with this value can arrive.
 
         It does not for the start of a session, because a session may be extended without limit.
         """
@@ -178,19 +178,19 @@ class Node:
 
     @cached_property
     def bounded(self) -> bool:
-        """Return whether the output ends."""
+        """Whether the output ends."""
         return all(child.bounded for child in self.inputs)
 
     @cached_property
     def has_watermark(self) -> bool:
-        """Return whether the output has a watermark."""
+        """Whether the output has a watermark."""
         # A bounded input without a watermark does not hold back the watermark of the others.
         inputs = [child for child in self.inputs if not child.bounded or child.has_watermark]
         return bool(inputs) and all(child.has_watermark for child in inputs)
 
     @cached_property
     def changelog(self) -> ChangelogKind:
-        """Return whether the output only adds rows, replaces them by key, or retracts them."""
+        """Whether the output only adds rows, replaces them by key, or retracts them."""
         return self.inputs[0].changelog if self.inputs else APPEND
 
     @cached_property
@@ -207,7 +207,7 @@ class Node:
 
     @property
     def drops_late_rows(self) -> bool:
-        """Return whether the node drops rows that are behind the watermark."""
+        """Whether the node drops rows that are behind the watermark."""
         return False
 
     def late_rows(self, port: int) -> Node:
@@ -216,17 +216,12 @@ class Node:
 
     @cached_property
     def is_final(self) -> bool:
-        """Return whether every emitted row is final, by the watermark or the end of input."""
+        """Whether every emitted row is final, by the watermark or the end of input."""
         return self.bounded or (bool(self.inputs) and all(c.is_final for c in self.inputs))
 
     @property
     def needs_watermark(self) -> bool:
-        """Return whether the node needs a watermark, regardless of the EMIT clause."""
-        return False
-
-    @property
-    def needs_processing_time(self) -> bool:
-        """Return whether the node depends on processing time, and so needs epochs without rows."""
+        """Whether the node needs a watermark, regardless of the EMIT clause."""
         return False
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
@@ -240,14 +235,14 @@ class Node:
 
     @property
     def only_drops_rows(self) -> bool:
-        """Return whether the output is a subset of the input rows, with the same columns."""
+        """Whether the output is a subset of the input rows, with the same columns."""
         return False
 
     # Execution
 
     @property
     def stateless(self) -> bool:
-        """Return whether Spark SQL alone can run the node, epoch by epoch."""
+        """Whether Spark SQL alone can run the node, epoch by epoch."""
         return False
 
     @property
@@ -285,4 +280,4 @@ def describe_retained_rows(node: Node, ttl_us: int | None) -> str:
 
 def ttl_suffix(ttl_us: int | None) -> str:
     """Return the time to live as the end of a description, or an empty string."""
-    return "" if ttl_us is None else f" for {format_duration(ttl_us)} (state_ttl)"
+    return "" if ttl_us is None else f" for {format_duration_us(ttl_us)} (state_ttl)"

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, cached_property, ttl_suffix
 from tidegate.plan.nodes.relational import LookupScan, Project
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 BACKWARD, FORWARD, NEAREST = "backward", "forward", "nearest"
 
@@ -55,7 +55,7 @@ class AsofCondition:
 
     @property
     def is_bounded(self) -> bool:
-        """Return whether the watermark determines when no closer right row can arrive."""
+        """Whether the watermark determines when no closer right row can arrive."""
         return self.lower is not None
 
 
@@ -109,7 +109,7 @@ class Join(Node):
 
     @property
     def timed(self) -> bool:
-        """Return whether a temporal or ASOF join compares event times."""
+        """Whether a temporal or ASOF join compares event times."""
         condition = self.asof_condition
         return condition is not None and all(
             isinstance(tree, exp.Column)
@@ -119,7 +119,7 @@ class Join(Node):
 
     @property
     def by_watermark(self) -> bool:
-        """Return whether the watermark makes the rows of a temporal or ASOF join final."""
+        """Whether the watermark makes the rows of a temporal or ASOF join final."""
         if self.kind is JoinKind.ASOF:
             return self.timed and self.right.changelog is APPEND
         return self.kind is JoinKind.TEMPORAL
@@ -129,12 +129,12 @@ class Join(Node):
 
     @property
     def _is_bounded_by_time(self) -> bool:
-        """Return whether time bounds determine when its rows are dropped from the state."""
+        """Whether time bounds determine when its rows are dropped from the state."""
         return self.by_watermark or self.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
     @property
     def _keeps_left_rows(self) -> bool:
-        """Return whether a left row is emitted with the right row that matches it, and no other."""
+        """Whether a left row is emitted with the right row that matches it, and no other."""
         return self.kind in (JoinKind.LOOKUP, JoinKind.TEMPORAL, JoinKind.ASOF)
 
     @cached_property
@@ -178,7 +178,7 @@ class Join(Node):
 
     @property
     def _is_unique_lookup(self) -> bool:
-        """Return whether a lookup returns at most one row, because it uses the primary key."""
+        """Whether a lookup returns at most one row, because it uses the primary key."""
         if not isinstance(self.right, LookupScan):
             return False
         names = {item.id: item.name.lower() for item in self.right.fields}
@@ -191,8 +191,8 @@ class Join(Node):
         if self.kind is JoinKind.INTERVAL and self.bounds is not None:
             left_us, right_us = self._retention_us(self.bounds)
             return (
-                f"left rows for {format_duration(left_us)}, right rows for "
-                f"{format_duration(right_us)} of event time"
+                f"left rows for {format_duration_us(left_us)}, right rows for "
+                f"{format_duration_us(right_us)} of event time"
             )
         if self.kind is JoinKind.LOOKUP:
             return None
@@ -253,10 +253,6 @@ class Join(Node):
     def needs_watermark(self) -> bool:
         is_final_asof = self.kind is JoinKind.ASOF and self.by_watermark
         return is_final_asof or self.kind in (JoinKind.WINDOW, JoinKind.INTERVAL)
-
-    @property
-    def needs_processing_time(self) -> bool:
-        return self.ttl_us is not None and self.kind is not JoinKind.LOOKUP
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
         if self.kind is JoinKind.LOOKUP:

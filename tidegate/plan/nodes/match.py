@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tidegate.plan.nodes.base import APPEND, Field, Key, Node, Unary, cached_property, ttl_suffix
 from tidegate.sql import match_recognize as pt
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import ChangelogKind, format_duration_us
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Navigation:
 
     @property
     def is_current(self) -> bool:
-        """Return whether a condition reads the current row, or one before it."""
+        """Whether a condition reads the current row, or one before it."""
         return self.variables is None and self.last and self.offset == 0
 
     @property
@@ -107,12 +107,12 @@ class Match(Unary):
 
     @cached_property
     def max_rows(self) -> int | None:
-        """Return the maximum number of rows of a match; None if the pattern has no maximum."""
+        """The maximum number of rows of a match; None if the pattern has no maximum."""
         return pt.max_length(self.pattern)
 
     @cached_property
     def rows_back(self) -> int:
-        """Return the number of rows before its first row that a match can read."""
+        """The number of rows before its first row that a match can read."""
         depths = [0]
         for condition in self.conditions:
             first_index = pt.first_position(self.pattern, frozenset([condition.variable]))
@@ -135,7 +135,7 @@ class Match(Unary):
     def state_bound(self) -> str | None:
         parts = []
         if self.within_us is not None:
-            parts.append(f"rows of open matches for {format_duration(self.within_us)} (WITHIN)")
+            parts.append(f"rows of open matches for {format_duration_us(self.within_us)} (WITHIN)")
         elif self.max_rows is not None:
             parts.append(f"the last {_rows(self.max_rows)} per partition" + ttl_suffix(self.ttl_us))
         elif self.ttl_us is not None:
@@ -158,10 +158,6 @@ class Match(Unary):
     @property
     def needs_watermark(self) -> bool:
         return True
-
-    @property
-    def needs_processing_time(self) -> bool:
-        return self.ttl_us is not None
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
         """Return this node. It emits final rows if its input does, so only the input changes."""

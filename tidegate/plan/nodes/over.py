@@ -19,11 +19,14 @@ from tidegate.plan.nodes.base import (
     ttl_suffix,
 )
 from tidegate.sql import expressions as ex
-from tidegate.types import ChangelogKind, format_duration
+from tidegate.types import (
+    RANK_FUNCTIONS,
+    WHOLE_PARTITION_FUNCTIONS,
+    ChangelogKind,
+    format_duration_us,
+)
 
-# Functions that depend on the number of rows of a partition.
-WHOLE_PARTITION_FUNCTIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
-FRAMELESS_FUNCTIONS = ex.RANK_FUNCTIONS | WHOLE_PARTITION_FUNCTIONS | {"LAG", "LEAD"}
+FRAMELESS_FUNCTIONS = RANK_FUNCTIONS | WHOLE_PARTITION_FUNCTIONS | {"LAG", "LEAD"}
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,14 @@ class WindowFunction:
 
     @property
     def shift(self) -> int | None:
-        """Return the offset of LAG (negative) or LEAD (positive); None if it is not constant."""
+        """The offset of LAG (negative) or LEAD (positive); None if it is not constant."""
         parts = self.call.expressions
         rows = whole_number(parts[1]) if len(parts) > 1 else 1
         return None if rows is None else (-rows if self.name == "LAG" else rows)
 
     @property
     def needs_whole_partition(self) -> bool:
-        """Return whether the value of a row depends on all rows of its partition."""
+        """Whether the value of a row depends on all rows of its partition."""
         if self.name in WHOLE_PARTITION_FUNCTIONS:
             return True
         if self.name in ("LAG", "LEAD"):
@@ -79,31 +82,31 @@ class WindowFunction:
 
     @property
     def rows_ahead(self) -> int:
-        """Return the number of following rows that a value needs."""
+        """The number of following rows that a value needs."""
         if self.name in ("LAG", "LEAD"):
             return max(self.shift or 0, 0)
         return max(int(self.end.value or 0), 0) if self.by_rows else 0
 
     @property
     def rows_back(self) -> int:
-        """Return the number of preceding rows that a value needs."""
+        """The number of preceding rows that a value needs."""
         if self.name in ("LAG", "LEAD"):
             return 0 if self.ignores_nulls else max(-(self.shift or 0), 0)
         return max(-int(self.start.value or 0), 0) if self.by_rows else 0
 
     @property
     def time_ahead_us(self) -> int:
-        """Return the distance from a row to the watermark at which its value is final."""
+        """The distance from a row to the watermark at which its value is final."""
         return max(int(self.end.value or 0), 0) if self.by_rows is False else 0
 
     @property
     def time_back_us(self) -> int:
-        """Return the distance in event time from a row back to the start of its frame."""
+        """The distance in event time from a row back to the start of its frame."""
         return max(-int(self.start.value or 0), 0) if self.by_rows is False else 0
 
     @property
     def is_running(self) -> bool:
-        """Return whether a value depends on all rows since the first of the partition."""
+        """Whether a value depends on all rows since the first of the partition."""
         if self.name in ("LAG", "LEAD"):
             return self.ignores_nulls
         return self.by_rows is None or self.start.value is None
@@ -258,16 +261,16 @@ class Over(Unary):
     def _awaited_text(self) -> str:
         rows, time_us = self.rows_ahead, self.time_ahead_us
         parts = [f"the next {_rows(rows)}"] if rows else []
-        parts += [f"{format_duration(time_us)} behind them"] if time_us else []
+        parts += [f"{format_duration_us(time_us)} behind them"] if time_us else []
         return " and ".join(["them", *parts])
 
     @property
     def _retained_text(self) -> str:
-        """Describe the rows that later rows can still read."""
+        """The rows that later rows can still read, for `explain`."""
         rows = max(function.rows_back for function in self.window_functions)
         time_us = max(function.time_back_us for function in self.window_functions)
         parts = [f"the last {_rows(rows)}"] if rows else []
-        parts += [f"rows of the last {format_duration(time_us)}"] if time_us else []
+        parts += [f"rows of the last {format_duration_us(time_us)}"] if time_us else []
         parts += (
             ["one state"] if any(function.is_running for function in self.window_functions) else []
         )
@@ -289,10 +292,6 @@ class Over(Unary):
     @property
     def needs_watermark(self) -> bool:
         return self.drops_late_rows
-
-    @property
-    def needs_processing_time(self) -> bool:
-        return self.ttl_us is not None
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
         """Return this node. It emits final rows if its input does, so only the input changes."""
@@ -374,7 +373,7 @@ class TopN(Unary):
 
     @property
     def keeps_one_row(self) -> bool:
-        """Return whether one row of each partition is emitted, ignoring ties."""
+        """Whether one row of each partition is emitted, ignoring ties."""
         one = isinstance(self.limit, exp.Literal) and self.limit.name == "1"
         return one and self.function == "ROW_NUMBER"
 
@@ -406,7 +405,7 @@ class TopN(Unary):
 
     @cached_property
     def deduplicates(self) -> bool:
-        """Return whether the first row of each partition is emitted once and never retracted.
+        """Whether the first row of each partition is emitted once and never retracted.
 
         In order of arrival it is emitted at once, unless it waits for the end of a window. In order
         of event time it is emitted when the watermark passes it, if the query waits for that.
@@ -459,10 +458,6 @@ class TopN(Unary):
     @property
     def needs_watermark(self) -> bool:
         return self.drops_late_rows
-
-    @property
-    def needs_processing_time(self) -> bool:
-        return self.ttl_us is not None
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
         return replace(self, at_close=self.windowed or self.first_by_time is not None)

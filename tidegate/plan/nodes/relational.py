@@ -221,7 +221,7 @@ class Explode(StatelessNode):
 
     @cached_property
     def key(self) -> Key | None:
-        """None: nothing identifies the rows of one array."""
+        """The key is unknown: nothing identifies the rows of one array."""
         return None
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
@@ -282,7 +282,7 @@ class SetOperation(Node):
 
     @property
     def union_all(self) -> bool:
-        """Return whether it only concatenates the rows of its members."""
+        """Whether it only concatenates the rows of its members."""
         return self.operation == "UNION" and self.all
 
     @cached_property
@@ -303,10 +303,6 @@ class SetOperation(Node):
     def needs_watermark(self) -> bool:
         bounded = self.union_all or self.ttl_us is not None
         return not bounded and any(item.closed_by_watermark for item in self.fields)
-
-    @property
-    def needs_processing_time(self) -> bool:
-        return self.ttl_us is not None
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
         """Hold the union instead of each member if all members wait for the same column."""
@@ -351,12 +347,12 @@ class Distinct(Unary):
 
     @property
     def has_time(self) -> bool:
-        """Return whether the watermark determines when no more rows equal to one can arrive."""
+        """Whether the watermark determines when no more rows equal to one can arrive."""
         return any(item.closed_by_watermark for item in self.fields)
 
     @property
     def timed(self) -> bool:
-        """Return whether the watermark removes rows from the state, rather than a time to live."""
+        """Whether the watermark removes rows from the state, rather than a time to live."""
         return self.has_time and (self.ttl_us is None or self.at_close)
 
     @property
@@ -387,10 +383,6 @@ class Distinct(Unary):
     @property
     def needs_watermark(self) -> bool:
         return self.ttl_us is None and self.has_time
-
-    @property
-    def needs_processing_time(self) -> bool:
-        return self.ttl_us is not None or self.by_processing_time
 
     def with_emit_on_close(self, by_event_time: bool) -> Node:
         if self.has_time:

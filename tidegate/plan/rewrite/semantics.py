@@ -15,7 +15,7 @@ from tidegate.plan.bind.functions import NEWEST_FIRST
 from tidegate.plan.bind.scope import column, referenced_ids
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
-from tidegate.types import ChangelogKind
+from tidegate.types import RANK_FUNCTIONS, ChangelogKind
 
 # ---- The first rows of each partition by event time, for queries with EMIT ON WINDOW CLOSE
 #
@@ -297,7 +297,7 @@ def top_n_from_rank_filter(node: n.Node) -> n.Node:
     window = over.functions[0]
     rank = over.fields[-1]
     function = ex.call_name(window.this)
-    if function not in ex.RANK_FUNCTIONS:
+    if function not in RANK_FUNCTIONS:
         return node
     rank_id = _output_id(node.input, rank.id)
     if rank_id is None:
@@ -526,7 +526,7 @@ def union_is_distinct(node: n.Node) -> n.Node:
 
 
 def hold_rows_of_open_windows(node: n.Node) -> n.Node:
-    """With EMIT ON WINDOW CLOSE, hold rows until they are final if no operator does so."""
+    """Hold rows until they are final under EMIT ON WINDOW CLOSE, if no operator does so."""
     if not isinstance(node, n.Emit) or node.clause is None:
         return node
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:

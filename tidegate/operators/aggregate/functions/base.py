@@ -197,10 +197,10 @@ def unsupported_call(call: AggregateCall, reason: str, hint: str | None = None) 
 
 def require_groupable(call: AggregateCall, reason: str) -> None:
     """Reject argument types whose values cannot be compared for equality."""
-    for kind in call.arguments:
-        if not is_groupable(kind):
+    for data_type in call.arguments:
+        if not is_groupable(data_type):
             hint = "use its parts, or to_json(…), as the argument."
-            raise unsupported_call(call, f"is not supported: {reason} {kind}", hint)
+            raise unsupported_call(call, f"is not supported: {reason} {data_type}", hint)
 
 
 def require_no_weights(weights: Column | None) -> None:

@@ -159,18 +159,20 @@ class BitXor(_Bits):
     neutral = 0
 
 
-def require_sortable(call: AggregateCall, kind: pa.DataType) -> None:
+def require_sortable(call: AggregateCall, data_type: pa.DataType) -> None:
     """Reject types that have no order in Arrow."""
-    if pa.types.is_nested(kind):
+    if pa.types.is_nested(data_type):
         hint = "compare one of its fields instead."
-        raise unsupported_call(call, f"is not supported: it would compare values of {kind}", hint)
+        raise unsupported_call(
+            call, f"is not supported: it would compare values of {data_type}", hint
+        )
 
 
-def sortable_type(kind: pa.DataType) -> pa.DataType:
+def sortable_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type of `to_sortable`: one that Arrow orders as Spark does."""
-    if pa.types.is_floating(kind) or pa.types.is_duration(kind):
+    if pa.types.is_floating(data_type) or pa.types.is_duration(data_type):
         return pa.int64()
-    return kind
+    return data_type
 
 
 def to_sortable(column: Column) -> Column:
@@ -187,12 +189,12 @@ def to_sortable(column: Column) -> Column:
     return pa.array(ordered, pa.int64(), mask=~valid_mask(array))
 
 
-def from_sortable(column: Column, kind: pa.DataType) -> Column:
+def from_sortable(column: Column, data_type: pa.DataType) -> Column:
     """Convert the results of `to_sortable` back."""
-    if pa.types.is_duration(kind):
-        return pc.cast(column, kind)
-    if not pa.types.is_floating(kind):
+    if pa.types.is_duration(data_type):
+        return pc.cast(column, data_type)
+    if not pa.types.is_floating(data_type):
         return column
     bits = to_ints(column)
     doubles = np.where(bits < 0, bits ^ _FLIP, bits).view(np.float64)
-    return pc.cast(pa.array(doubles, pa.float64(), mask=~valid_mask(column)), kind)
+    return pc.cast(pa.array(doubles, pa.float64(), mask=~valid_mask(column)), data_type)

@@ -149,14 +149,18 @@ def _merge_at_once(
 
 def require_numbers(call: AggregateCall) -> None:
     """Reject arguments that are not numbers; only Spark can cast text to numbers by its rules."""
-    for kind in call.arguments:
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_decimal(kind)):
+    for data_type in call.arguments:
+        if not (
+            pa.types.is_integer(data_type)
+            or pa.types.is_floating(data_type)
+            or _is_decimal(data_type)
+        ):
             hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
-            raise unsupported_call(call, f"is not supported over {kind}", hint)
+            raise unsupported_call(call, f"is not supported over {data_type}", hint)
 
 
-def _is_decimal(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind))
+def _is_decimal(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(data_type))
 
 
 # ---- Merging the states of a group pairwise, for aggregates that define how to merge two states

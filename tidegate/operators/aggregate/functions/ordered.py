@@ -272,15 +272,15 @@ class StringAgg(PlainAccumulator):
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        kind = call.arguments[0]
-        if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        data_type = call.arguments[0]
+        if not (pa.types.is_string(data_type) or pa.types.is_binary(data_type)):
             hint = "cast the argument: CAST(… AS STRING)."
-            raise unsupported_call(call, f"is not supported over {kind}", hint)
+            raise unsupported_call(call, f"is not supported over {data_type}", hint)
         self.lists = CollectList(replace(call, constants=()))
         self.state_types = self.lists.state_types
         separator = call.constants[0] if call.constants else None
-        empty = "" if pa.types.is_string(kind) else b""
-        self.separator = pa.scalar(empty if separator is None else separator, kind)
+        empty = "" if pa.types.is_string(data_type) else b""
+        self.separator = pa.scalar(empty if separator is None else separator, data_type)
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         return self.lists.pre_aggregate(arguments, weights)
@@ -300,7 +300,9 @@ def _list_lengths(lists: pa.Array) -> Ints:
     return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _to_lists(lengths: npt.NDArray[np.generic], values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _to_lists(
+    lengths: npt.NDArray[np.generic], values: pa.Array, data_type: pa.DataType
+) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=data_type)

@@ -43,8 +43,8 @@ class _Fractions(BagAccumulator):
 
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        kind = call.arguments[0]
-        if len(call.arguments) > 1 or not _is_number_like(kind):
+        data_type = call.arguments[0]
+        if len(call.arguments) > 1 or not _is_number_like(data_type):
             raise unsupported_call(
                 call, f"is not supported over {', '.join(map(str, call.arguments))}"
             )
@@ -103,13 +103,15 @@ class _Fractions(BagAccumulator):
         return element(np.clip(ranks, 0, last))
 
     def _to_result(self, columns: list[Doubles], valid: Mask) -> Column:
-        kind = self.call.result
+        data_type = self.call.result
         if not self.is_array:
-            return from_doubles(columns[0], valid, kind)
+            return from_doubles(columns[0], valid, data_type)
         flat = np.stack(columns, axis=1).reshape(-1)
-        values = from_doubles(flat, np.repeat(valid, len(columns)), kind.value_type)
+        values = from_doubles(flat, np.repeat(valid, len(columns)), data_type.value_type)
         offsets = np.arange(len(valid) + 1, dtype=np.int32) * len(columns)
-        return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(~valid))
+        return pa.ListArray.from_arrays(
+            pa.array(offsets), values, type=data_type, mask=pa.array(~valid)
+        )
 
 
 class ApproxPercentile(_Fractions):
@@ -164,12 +166,12 @@ class Mode(BagAccumulator):
         return from_sortable(reduce_groups(sortable, ids[rows], groups, "min"), self.values[0])
 
 
-def _is_number_like(kind: pa.DataType) -> bool:
+def _is_number_like(data_type: pa.DataType) -> bool:
     return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_temporal(kind)
+        pa.types.is_integer(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_decimal(data_type)
+        or pa.types.is_temporal(data_type)
     )
 
 
@@ -190,21 +192,25 @@ def _interpolate(position: Doubles, element: Elements) -> Doubles:
     return result
 
 
-def from_doubles(values: Doubles, valid: Mask, kind: pa.DataType) -> pa.Array:
+def from_doubles(values: Doubles, valid: Mask, data_type: pa.DataType) -> pa.Array:
     """Convert doubles back to the type of the values, truncating as Java does."""
-    if pa.types.is_floating(kind):
-        return pa.array(values, mask=~valid).cast(kind)
-    if pa.types.is_decimal(kind):
-        return pa.array(_to_decimals(values, valid, kind), kind)
+    if pa.types.is_floating(data_type):
+        return pa.array(values, mask=~valid).cast(data_type)
+    if pa.types.is_decimal(data_type):
+        return pa.array(_to_decimals(values, valid, data_type), data_type)
     too_large = values >= 2.0**63
     with np.errstate(invalid="ignore"):
         truncated = np.where(too_large, np.iinfo(np.int64).max, np.trunc(values).astype(np.int64))
     ints = pa.array(truncated, mask=~valid)
-    return ints.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else ints.cast(kind)
+    return (
+        ints.cast(pa.int32()).cast(data_type)
+        if pa.types.is_date32(data_type)
+        else ints.cast(data_type)
+    )
 
 
-def _to_decimals(values: Doubles, valid: Mask, kind: pa.DataType) -> list[Any]:
-    quantum = decimal.Decimal(1).scaleb(-kind.scale)
+def _to_decimals(values: Doubles, valid: Mask, data_type: pa.DataType) -> list[Any]:
+    quantum = decimal.Decimal(1).scaleb(-data_type.scale)
     return [
         _ROUND.quantize(decimal.Decimal(repr(value)), quantum) if is_valid else None
         for value, is_valid in zip(values.tolist(), valid.tolist(), strict=True)

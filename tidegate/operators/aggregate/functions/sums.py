@@ -344,19 +344,19 @@ class DoubleTotal:
 
 def total_of(call: AggregateCall, averaged: bool = False) -> Total:
     """Return how the argument of a call is summed."""
-    kind = call.arguments[0]
-    if pa.types.is_duration(kind):
+    data_type = call.arguments[0]
+    if pa.types.is_duration(data_type):
         return WideTotal(call)
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(data_type):
         # For an average, Spark computes the sum with ten more digits, 38 at most.
-        precision = min(kind.precision + 10, 38) if averaged else call.result.precision
-        return DecimalTotal(call, pa.decimal128(precision, kind.scale))
-    if pa.types.is_floating(kind):
+        precision = min(data_type.precision + 10, 38) if averaged else call.result.precision
+        return DecimalTotal(call, pa.decimal128(precision, data_type.scale))
+    if pa.types.is_floating(data_type):
         return ExactTotal() if call.retracts else DoubleTotal()
-    if not pa.types.is_integer(kind):
+    if not pa.types.is_integer(data_type):
         hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
-        raise unsupported_call(call, f"is not supported over {kind}", hint)
-    if kind.bit_width <= _NARROW_BITS:
+        raise unsupported_call(call, f"is not supported over {data_type}", hint)
+    if data_type.bit_width <= _NARROW_BITS:
         return NarrowTotal()
     return WideTotalAsDouble(call) if averaged else WideTotal(call)
 
@@ -508,7 +508,7 @@ def _count(counted: Column, weights: Column | None) -> Column:
     return _apply_weights(pc.cast(counted, pa.int64()), weights)
 
 
-def _divide_intervals(total: Column, count: Column, kind: pa.DataType) -> Column:
+def _divide_intervals(total: Column, count: Column, data_type: pa.DataType) -> Column:
     """Divide intervals by numbers; half a microsecond is rounded away from zero."""
     valid = valid_mask(count) & valid_mask(total)
     micros = to_ints(pc.cast(total, pa.int64()))
@@ -516,4 +516,4 @@ def _divide_intervals(total: Column, count: Column, kind: pa.DataType) -> Column
     quotient, rest = np.divmod(np.abs(micros), np.abs(counts))
     rounded = quotient + (2 * rest >= np.abs(counts))
     signed = rounded * np.sign(micros) * np.sign(counts)
-    return with_nulls(signed, valid, kind)
+    return with_nulls(signed, valid, data_type)
