@@ -229,7 +229,7 @@ _SESSION_METHODS = {
     "Rows in": "insert",
     "Rows out": "subscribe query peek add_console_sinks",
     "Checkpoints": "checkpoint checkpoints restore drop_checkpoint",
-    "Inspection": "status timelines explain recall",
+    "Inspection": "status timelines explain load_declarations",
 }
 
 
