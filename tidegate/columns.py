@@ -10,8 +10,8 @@ OP = "_op"
 INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
 OPS = (INSERT, BEFORE, AFTER, DELETE)
 # On every row that a source reads: its source and partition, its event time in microseconds, and
-# whether all filters accept it. CONTROL has control messages, which travel next to the rows: task
-# reports, watermark updates, late rows and dead letters.
+# whether all filters accept it. CONTROL has control messages, which travel next to the rows of
+# stages in Spark SQL: task reports, watermark updates and dead letters.
 ORIGIN, EVENT_TIME, SELECTED, CONTROL = (
     "_tg_origin",
     "_tg_event_time",

@@ -18,9 +18,8 @@ from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.late_rows import LateRowFormat
 from tidegate.operators.operator import Operator
 from tidegate.operators.over.frames import Frame
-from tidegate.operators.over.functions import OverFunction, OverSpec
+from tidegate.operators.over.functions import OverFunction, OverSpec, PartitionWindowFunctions
 from tidegate.operators.over.history import ENDS
-from tidegate.operators.over.partitions import PartitionWindowFunctions
 from tidegate.operators.over.streaming import OverOperator
 from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import WindowTopN

@@ -23,7 +23,7 @@ from tidegate.runtime.directory import DataDirectory
 from tidegate.session.functions import python_declaration
 from tidegate.session.results import listing
 from tidegate.session.saved_catalog import load_declarations, save_declarations
-from tidegate.spark.python_call import for_selected_rows, with_checks
+from tidegate.spark.python_functions import for_selected_rows, with_checks
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.expressions import calls_for_selected_rows

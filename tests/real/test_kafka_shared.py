@@ -11,7 +11,7 @@ import pytest
 from tests.real.kafka import Broker
 from tests.support.sessions import open_with, rows_of
 from tidegate.runtime import epoch as cutting
-from tidegate.spark import frame as frames
+from tidegate.spark.sql_stages import SqlFrames
 
 pytestmark = pytest.mark.spark
 
@@ -37,24 +37,23 @@ def test_streams_over_one_topic_share_decoding(
 ) -> None:
     monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
     shared: list[tuple[str, ...]] = []
-    shared_scans = frames.shared_scans
+    decoded_once = SqlFrames._decoded_once
 
-    def recorded(*arguments: Any) -> Any:
-        scans = shared_scans(*arguments)
-        shared.append(tuple(sorted({stream for item in scans.values() for stream in item.streams})))
-        return scans
+    def record(self: SqlFrames, key: Any, scans: Any, *rest: Any) -> Any:
+        shared.append(tuple(sorted({stream for _, streams in scans for stream in streams})))
+        return decoded_once(self, key, scans, *rest)
 
-    monkeypatch.setattr(frames, "shared_scans", recorded)
+    monkeypatch.setattr(SqlFrames, "_decoded_once", record)
     broker.create("shared")
     broker.produce("shared", _records(0, 100))
     with open_with(tmp_path / "data", spark, SCRIPT.format(brokers=broker.brokers)) as db:
         subscriptions = {name: db.subscribe(name) for name in ("sums", "shown", "bad")}
         db.start()
         db.wait()
-        assert set(shared) == {()}, "tasks decode for each stream"
+        assert shared == [], "tasks decode for each stream"
         broker.produce("shared", ["no JSON", *_records(100, 140)])
         db.wait()
-        assert set(shared) == {()}, "also if a record is malformed for every decoder"
+        assert shared == [], "also if a record is malformed for every decoder"
         broker.produce("shared", ['{"id": "x"}', *_records(140, 181)])
         db.wait()
         assert shared[-1] == ("shown", "sums"), "Spark decodes once for both streams"

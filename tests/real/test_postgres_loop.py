@@ -176,7 +176,7 @@ class PostgresSourceHarness(PipelineHarness):
 
     def pipeline(self, **config: Any) -> PythonPipeline:
         context = super().pipeline(**config).context
-        settings = Settings.of(config)
+        settings = Settings.from_config(config)
 
         def open_source(source: Source, offsets: str, sizer: EpochSizer) -> PostgresSource:
             return PostgresSource(SourceContext(source, "", offsets, settings, sizer))

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, assert_exactly_once
+from tests.support.pipelines import (
+    Killed,
+    PipelineHarness,
+    PythonExecutor,
+    PythonPipeline,
+    assert_exactly_once,
+)
 from tidegate.connectors.files.sink import FilesSink
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError, SystemUnavailable, TidegateError
@@ -115,16 +121,19 @@ def test_stop_does_not_wait_for_the_next_attempt_of_a_job(
     assert {item.state for item in pipeline.status()} == {State.STOPPED}
 
 
-def test_error_names_the_failing_stream(harness: PipelineHarness) -> None:
+def test_error_names_the_failing_stream(
+    harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One job runs all streams, so each one is run alone to find the failing one."""
+    run = PythonExecutor.run
 
-    class FailingStream(PythonPipeline):
-        def _run_frame(self, frame: Any, epoch_spec: Any) -> list[bytes]:
-            if any(stream.key == "t1" for stream in frame):
-                raise JobFailed(RuntimeError("[DIVIDE_BY_ZERO] Division by zero."))
-            return super()._run_frame(frame, epoch_spec)
+    def fail_with_t1(self: PythonExecutor, graph: Any, epoch_spec: Any) -> list[bytes]:
+        if any(stream.key == "t1" for stream in graph.streams):
+            raise JobFailed(RuntimeError("[DIVIDE_BY_ZERO] Division by zero."))
+        return run(self, graph, epoch_spec)
 
-    pipeline = FailingStream(harness.pipeline().context, "main")
+    monkeypatch.setattr(PythonExecutor, "run", fail_with_t1)
+    pipeline = harness.pipeline()
     harness.insert(1)
     pipeline.start(harness.streams, False)
     with pytest.raises(RunError, match="the stream t1 stopped") as caught:

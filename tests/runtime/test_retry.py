@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.pipelines import (
-    NoSpark,
     NoSyncDisk,
     PipelineHarness,
+    PythonExecutor,
     PythonPipeline,
     assert_exactly_once,
 )
 from tidegate.observe.status import State
 from tidegate.spark.errors import JobFailed
+from tidegate.spark.tasks.protocol import EpochSpec
 from tidegate.storage import StorageError
 from tidegate.storage.local import LocalStore, use_disk
 
@@ -100,18 +102,6 @@ def test_reruns_tasks_that_cannot_access_the_store(tmp_path: Path, faults: Fault
     assert_exactly_once(harness, 1)
 
 
-class ShrinkingCluster:
-    """A cluster that loses a core with every access."""
-
-    def __init__(self) -> None:
-        self.cores = 40
-
-    @property
-    def defaultParallelism(self) -> int:  # noqa: N802
-        self.cores = max(self.cores - 1, 2)
-        return self.cores
-
-
 def test_lost_executors_do_not_lose_splits(
     tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,16 +109,18 @@ def test_lost_executors_do_not_lose_splits(
     harness = PipelineHarness(tmp_path, streams=1)
     harness.catalog.get("s").options._values["inserts_per_epoch"] = 500  # type: ignore[union-attr]
     monkeypatch.setattr("tidegate.runtime.epoch._SMALL_BYTES", 0)
-    monkeypatch.setattr(NoSpark, "sparkContext", ShrinkingCluster())
+    # The cluster loses a core whenever the number is read.
+    cores = chain(range(39, 2, -1), repeat(2))
+    monkeypatch.setattr(PythonExecutor, "tasks", property(lambda self: next(cores)))
     harness.insert(*range(1, 201))
     surplus: list[int] = []
-    original = PythonPipeline._build
+    run = PythonExecutor.run
 
-    def build_and_compare(self: PythonPipeline, streams: Any, job: Any) -> Any:
-        surplus.extend(len(splits) - job.tasks for splits in job.epoch_spec.splits.values())
-        return original(self, streams, job)
+    def compare(self: PythonExecutor, graph: Any, epoch_spec: EpochSpec) -> list[bytes]:
+        surplus.extend(len(splits) - graph.tasks for splits in epoch_spec.splits.values())
+        return run(self, graph, epoch_spec)
 
-    monkeypatch.setattr(PythonPipeline, "_build", build_and_compare)
+    monkeypatch.setattr(PythonExecutor, "run", compare)
     monkeypatch.setattr(PythonPipeline, "job", staticmethod(failing_job(2)))
     assert harness.run().failure is None
     assert len(surplus) >= 3 and max(surplus) <= 0
@@ -139,7 +131,6 @@ def failing_job(times: int) -> Any:
     remaining = [times]
 
     def job(pipeline: Any, epoch_spec: Any) -> None:
-        pipeline._frames.invalidate()
         if remaining[0]:
             remaining[0] -= 1
             raise JobFailed(RuntimeError("ExecutorLostFailure"))

@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.connectors.base import InputRange
 from tidegate.observe.status import Rate, State
@@ -65,7 +67,7 @@ def test_operator_state_has_handles_of_all_key_groups() -> None:
             1, late_rows=2, groups=5, bytes=20, open_windows=2, watermark_us=50, timer_us=900
         ),
     )
-    after = reports.operator("s.1", previous)
+    after = reports.operator("s.1", previous, 2)
     assert after.state_handles == {"0": ["file0", 0, 1, 2], "1": ["file1", 0, 1, 2]}
     assert after.files == {"file0": 100, "file1": 100, "old": 7}
     assert after.report == {
@@ -76,7 +78,9 @@ def test_operator_state_has_handles_of_all_key_groups() -> None:
         "watermark_us": 50,
         "timer_us": 900,
     }
-    assert reports.operator("another", previous) is previous
+    assert reports.operator("another", previous, 2) is previous
+    with pytest.raises(AssertionError, match="2 of 3 key groups"):
+        reports.operator("s.1", previous, 3)
 
 
 def test_counters_add_up_epochs() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support import java
-from tidegate.runtime import pipeline
+from tidegate.spark import executor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,13 +45,13 @@ def data(tmp_path: Path) -> Path:
 def plans(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Collect the physical plans of the jobs that pipelines run."""
     collected: list[str] = []
-    run = pipeline.run_job
+    run = executor.run_frame
 
-    def explained(spark: Any, frame: Any, description: str) -> Any:
+    def explained(frame: Any) -> Any:
         capsys.readouterr()
         frame.reports.explain()
         collected.append(capsys.readouterr().out)
-        return run(spark, frame, description)
+        return run(frame)
 
-    monkeypatch.setattr(pipeline, "run_job", explained)
+    monkeypatch.setattr(executor, "run_frame", explained)
     return collected

@@ -14,8 +14,7 @@ from tests.support.sessions import Step, comparable_row, open_with, play, play_w
 from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
-from tidegate.spark.lowering import _Lowering
-from tidegate.spark.tasks.shuffle import ShuffleSpec
+from tidegate.physical.job_graph import ShuffleWrite
 from tidegate.storage import open_store
 
 pytestmark = pytest.mark.spark
@@ -168,32 +167,15 @@ def test_equal_members_step_once(spark: Any, data: Path) -> None:
     assert sorted(state_handles.values()) == [1, 2]
 
 
-def last_place_only(spec: ShuffleSpec) -> dict[int, tuple[int, ...]]:
-    """Return one place per origin, as if an origin could not have several."""
-    return {origin: (place,) for origin, place in spec.local}
+def last_position_only(write: ShuffleWrite) -> dict[int, tuple[int, ...]]:
+    """Return one position per origin, as if an origin could not have several."""
+    return {origin: (position,) for origin, position in write.local}
 
 
-def number_in_plan(lowering: _Lowering, origin: int) -> int:
-    """Return an origin by its number in the stream, which does not identify shared operators."""
-    return origin
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "broken"),
-    [
-        (ShuffleSpec, "positions", property(last_place_only)),
-        (_Lowering, "_known_as", number_in_plan),
-    ],
-)
 def test_operator_without_a_watermark_is_an_error(
-    spark: Any,
-    data: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    name: str,
-    broken: Any,
+    spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, name, broken)
+    monkeypatch.setattr(ShuffleWrite, "positions", property(last_position_only))
     with open_with(data, spark, f"{SOURCE} CREATE STREAM s AS {TWICE};") as session:
         session.subscribe("s")
         session.insert("b", rows(EPOCHS[0]))

@@ -11,8 +11,11 @@ import pytest
 
 import tidegate
 from tests.support.sessions import rows_of
+from tidegate.physical.job_graph import JobGraph
 from tidegate.runtime import epoch as cutting
-from tidegate.spark import frame as frames
+from tidegate.spark.executor import SparkExecutor
+from tidegate.spark.sql_stages import SqlFrames
+from tidegate.spark.tasks.protocol import EpochSpec
 
 pytestmark = pytest.mark.spark
 
@@ -49,13 +52,13 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make every epoch large; collect the streams that share decoded rows."""
     monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
     collected: list[str] = []
-    once = frames._decoded_once
+    decoded_once = SqlFrames._decoded_once
 
-    def watched(context: Any, shared: Any, *rest: Any) -> Any:
-        collected.append(",".join(shared.streams))
-        return once(context, shared, *rest)
+    def record(self: SqlFrames, key: Any, scans: Any, *rest: Any) -> Any:
+        collected.append(",".join(stream for _, streams in scans for stream in streams))
+        return decoded_once(self, key, scans, *rest)
 
-    monkeypatch.setattr(frames, "_decoded_once", watched)
+    monkeypatch.setattr(SqlFrames, "_decoded_once", record)
     return collected
 
 
@@ -77,7 +80,7 @@ def test_streams_over_one_source_decode_it_once(
     names = ["sums", "plain", "pairs", "bad"]
     _write(tmp_path / "in", 0, 3)
     first = _run(tmp_path, spark, SOURCE + STREAMS, names, until_end=False)
-    assert set(decoded) == {"sums,plain,pairs,pairs,bad"}
+    assert set(decoded) == {"sums,plain,bad,pairs,pairs"}
     # A later stream reads the old rows alone, and then shares the new ones.
     _write(tmp_path / "in", 3, 3)
     second = _run(tmp_path, spark, SOURCE + STREAMS + ADDED, [*names, "later"], until_end=True)
@@ -104,22 +107,23 @@ def test_streams_over_one_source_decode_it_once(
 def test_tasks_read_a_range_once_for_all_streams(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: list[str]
 ) -> None:
+    # The number of branches of each read.
     read: list[tuple[int, ...]] = []
-    plan = frames._plan_reading
+    run = SparkExecutor.run
 
-    def watched(context: Any, streams: Any) -> None:
-        plan(context, streams)
-        read.append(tuple(len(each.readers) for each in context.reading.ranges))
+    def record(self: SparkExecutor, graph: JobGraph, epoch_spec: EpochSpec) -> list[bytes]:
+        read.append(tuple(len(program.branches) for program in graph.levels[0].programs))
+        return run(self, graph, epoch_spec)
 
-    monkeypatch.setattr(frames, "_plan_reading", watched)
+    monkeypatch.setattr(SparkExecutor, "run", record)
     source = SOURCE.replace("DECIMAL(10, 2)", "BIGINT").replace("dead_letters = 'bad',", "")
     streams = STREAMS.replace("upper(kind) AS kind", "kind")
     _write(tmp_path / "in", 0, 3)
     names = ["sums", "plain", "pairs"]
     first = _run(tmp_path, spark, source + streams, names, until_end=False)
-    # One reader for the sums, two for the join, one for the stream without operators.
+    # One branch for the sums, two for the join, one for the stream without operators.
     assert set(read) == {(4,)}
-    assert all(plan.count("ReusedExchange") == 1 for plan in plans), plans[0]
+    assert {(plan.count("Exchange"), plan.count("MapInArrow")) for plan in plans} == {(0, 1)}
     assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252}
     assert first["dead"] == {"sums": 6, "plain": 6, "pairs": 12}
     # A later stream reads separately until it has caught up.

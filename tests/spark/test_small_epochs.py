@@ -1,4 +1,4 @@
-"""Small epochs run in one task and one stage."""
+"""Small epochs run in one task and one stage; others have one shuffle between two levels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.sessions import open_with, rows_of
+from tidegate.runtime import epoch as cutting
 
 pytestmark = pytest.mark.spark
 
@@ -54,15 +55,34 @@ def test_small_epoch_of_chained_operators_is_one_stage(
     emitted = _run(data, spark, SCRIPT, ["best"])["best"]
     assert sorted((row["k"], row["total"]) for row in emitted) == _best()
     assert len(plans) == 3
-    assert not any("Exchange" in plan for plan in plans), plans[0]
+    _assert_one_call(plans)
 
 
-def test_two_streams_share_one_read_in_a_small_epoch(
+def _assert_one_call(plans: list[str]) -> None:
+    """Check that all levels of each job run in one call of Python, without a shuffle."""
+    for plan in plans:
+        counts = [plan.count(name) for name in ("Range (", "MapInArrow", "Exchange")]
+        assert counts == [1, 1, 0], plan
+
+
+def test_small_epoch_of_several_streams_is_one_stage(
     spark: Any, data: Path, plans: list[str]
 ) -> None:
     emitted = _run(data, spark, SCRIPT + OTHER, ["best", "pairs"])
     assert sorted((row["k"], row["total"]) for row in emitted["best"]) == _best()
     assert sorted(row["v"] for row in emitted["pairs"]) == list(range(120))
+    _assert_one_call(plans)
+
+
+def test_larger_epoch_has_one_shuffle_between_two_levels(
+    spark: Any, data: Path, plans: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "_SMALL_BYTES", -1)
+    emitted = _run(data, spark, SCRIPT + OTHER, ["best", "pairs"])
+    assert sorted((row["k"], row["total"]) for row in emitted["best"]) == _best()
+    assert sorted(row["v"] for row in emitted["pairs"]) == list(range(120))
+    assert len(plans) == 3
     for plan in plans:
-        assert plan.count("Range (") == 1, plan
-        assert plan.count("ReusedExchange") == 1, plan
+        # The read; the window aggregate and the join; the top-N.
+        counts = [plan.count(name) for name in ("Range (", "MapInArrow", "Exchange")]
+        assert counts == [1, 3, 2], plan

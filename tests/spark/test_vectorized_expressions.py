@@ -20,7 +20,7 @@ from tidegate.operators.vectorized import VectorColumn, VectorFailed, VectorStag
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectorized import Untranslatable, translate, typed_vector
 from tidegate.runtime import epoch as cutting
-from tidegate.runtime.frames import FrameCache
+from tidegate.runtime.graphs import GraphCache
 from tidegate.spark.errors import JobFailed
 from tidegate.sql.dialect import DIALECT
 
@@ -50,11 +50,16 @@ COLUMNS = {
     "d": ("DATE", [date(2026, 1, n + 1) if n else None for n in range(10)]),
     "f": ("BOOLEAN", [True, False, None, True, False, None, True, False, None, True]),
     "g": ("BOOLEAN", [True, True, True, False, False, False, None, None, None, True]),
+    "p": (
+        "STRUCT<x: BIGINT, Text: STRING>",
+        [None, *({"x": n or None, "Text": "ab"[n % 2]} for n in range(9))],
+    ),
 }
-NUMBERS = ("a", "i", "n", "0", "10", "-3", "2147483648", "9223372036854775807")
+NUMBERS = ("a", "i", "n", "p.x", "0", "10", "-3", "2147483648", "9223372036854775807")
+DECIMALS = ("m", "3 * m", "i", "0", "-1", "0.05", "12", "a")
 LEAVES = {
     "number": NUMBERS,
-    "text": ("s", "z", "'a'", "'OR'", "''"),
+    "text": ("s", "z", "p.text", "'a'", "'OR'", "''"),
     "time": ("t", "u", "timestamp_millis(i)", "timestamp_seconds(n)", "timestamp_micros(a)"),
     "condition": ("f", "g", "true", "false"),
     "decimal": ("m", "0.908", "1.5", "0.05", "00.10", "123.0"),
@@ -79,6 +84,8 @@ def expression(rng: random.Random, kind: str, depth: int) -> str:
                 f"({below('number')} BETWEEN {below('number')} AND {below('number')})",
                 f"({below('number')} IN (1, -7, 123, 2147483648))",
                 f"({below('text')} NOT IN ('a', 'OR', 'ä'))",
+                f"({below('decimal')} {rng.choice(['=', '<', '>='])} {rng.choice(DECIMALS)})",
+                f"({rng.choice(DECIMALS)} BETWEEN {rng.choice(DECIMALS)} AND {below('decimal')})",
             ]
         )
     options = [
@@ -122,7 +129,7 @@ def test_vectorized_expressions_equal_spark(spark: Any) -> None:
     rng = random.Random(20261116)
     texts = [
         expression(rng, rng.choice(["number", "text", "time", "decimal", "condition"]), 3)
-        for _ in range(600)
+        for _ in range(900)
     ]
     ours = {sql: values for sql in dict.fromkeys(texts) if (values := in_tasks(sql)) is not None}
     assert len(ours) > 250, "too many expressions are left to Spark"
@@ -225,14 +232,14 @@ def test_rows_do_not_depend_on_who_decodes_lines(
     """Tasks skip malformed lines; only the last line is left to Spark."""
     encode, first, odd = LINES[form]
     fallbacks: list[bool] = []
-    fall_back = FrameCache.fall_back_to_spark
+    fall_back = GraphCache.fall_back_to_spark
 
-    def record(self: FrameCache, error: JobFailed) -> bool:
+    def record(self: GraphCache, error: JobFailed) -> bool:
         fallbacks.append(fall_back(self, error))
-        assert self.vectors, "vectorization is off already"
+        assert self.vectorized, "vectorization is off already"
         return fallbacks[-1]
 
-    monkeypatch.setattr(FrameCache, "fall_back_to_spark", record)
+    monkeypatch.setattr(GraphCache, "fall_back_to_spark", record)
     rng = random.Random(8)
     folder = tmp_path / "in"
     folder.mkdir()

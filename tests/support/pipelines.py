@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,92 +19,123 @@ from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceIdentity
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors.base import LookupContext, SinkContext, SourceContext
+from tidegate.connectors.base import LookupConnector, LookupContext, SinkContext, SourceContext
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.memory.rows import InsertReader
 from tidegate.connectors.registry import LOOKUPS, SINKS
+from tidegate.physical.job_graph import JobGraph
+from tidegate.physical.planner import PhysicalPlan
 from tidegate.runtime import pipeline as module
+from tidegate.runtime.executor import BuildQuery
+from tidegate.runtime.graphs import EpochJob
 from tidegate.runtime.pipeline import EpochStep, Pipeline, PipelineContext
 from tidegate.runtime.planning import PipelineStream
-from tidegate.spark.tasks.protocol import EpochSpec
+from tidegate.spark.diagnostics import FailingRow
+from tidegate.spark.errors import JobFailed
+from tidegate.spark.sql_stages import Connectors
+from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
+from tidegate.storage import Store, open_store
 from tidegate.storage import local as disk
-from tidegate.storage import open_store
 
+KEY_GROUPS = 2
 SCHEMA = pa.schema([("a", pa.int64()), ("id", pa.string())])
 
 
-class NoSpark:
-    """The part of a SparkSession that the loop uses."""
+@dataclass(frozen=True)
+class PythonGraph:
+    """The streams of a job, in place of a job graph; valid for any epoch with these inputs."""
 
-    sparkContext = SimpleNamespace(  # noqa: N815
-        defaultParallelism=2, setJobDescription=lambda text: None
-    )
+    streams: tuple[PipelineStream, ...]
+    tasks: int
+    # The first input with the same range, by stream.
+    leaders: Mapping[str, str]
+    is_single_use: bool = False
 
-    def addTag(self, tag: str) -> None:  # noqa: N802
-        pass
-
-    def interruptTag(self, tag: str) -> None:  # noqa: N802
-        pass
-
-
-class _Frame(tuple[PipelineStream, ...]):
-    """The streams of a job, in place of a Spark frame; valid for any epoch."""
-
-    once = False
+    def splits_of(self, stream: PipelineStream, epoch_spec: EpochSpec) -> list[list[str]]:
+        """Return the splits that a stream reads, by task."""
+        leader = self.leaders.get(stream.key, stream.key)
+        return epoch_spec.splits.get(f"{leader}/s", [])
 
 
-class PythonPipeline(Pipeline):
+def build_python_graph(streams: Sequence[PipelineStream], job: EpochJob) -> PythonGraph:
+    groups = job.epoch.shared_inputs
+    leaders = {stream: group[0][0] for group in groups for stream, _ in group}
+    return PythonGraph(tuple(streams), job.tasks, leaders)
+
+
+@dataclass
+class PythonExecutor:
     """Copies rows from a source to sinks and adds a random id, so that recomputation is visible.
 
-    Every operator writes one state file per epoch. `job` is called before each job.
+    Every operator writes one state file per epoch.
     """
 
-    job: Callable[[PythonPipeline, EpochSpec], None] = staticmethod(
-        lambda pipeline, epoch_spec: None
-    )
+    epoch_specs: EpochSpecStore
+    connectors: Connectors
+    store: Store
+    # Called before each job; set by the pipeline.
+    before_job: Callable[[EpochSpec], None] = lambda epoch_spec: None
 
-    def __init__(self, context: PipelineContext, name: str) -> None:
-        super().__init__(context, name)
-        self._frames.build = self._build  # type: ignore[method-assign]
+    @property
+    def tasks(self) -> int:
+        return 2
 
-    def _build(self, streams: Sequence[PipelineStream], job: Any) -> Any:
-        return _Frame(streams)
+    def attach(self) -> None:
+        pass
 
-    def _run_frame(self, frame: Any, epoch_spec: EpochSpec) -> list[bytes]:
-        assert self.epoch_spec_store.read() == epoch_spec, "the spec is written before the job"
-        self.job(self, epoch_spec)
-        reports = (r for stream in frame for r in self._run_stream(stream, epoch_spec))
+    def cancel(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+    def lookup_versions(self, lookups: Mapping[str, LookupConnector]) -> dict[str, Any]:
+        return {}
+
+    def failing_row(
+        self, plan: PhysicalPlan, failed: JobFailed, epoch_spec: EpochSpec, build: BuildQuery
+    ) -> FailingRow | None:
+        return None
+
+    def run(self, graph: JobGraph, epoch_spec: EpochSpec) -> list[bytes]:
+        assert self.epoch_specs.read() == epoch_spec, "the spec is written before the job"
+        self.before_job(epoch_spec)
+        python_graph = cast(PythonGraph, graph)
+        reports = (
+            report
+            for stream in python_graph.streams
+            for report in self._run_stream(python_graph, stream, epoch_spec)
+        )
         return [json.dumps(report).encode() for report in reports]
 
     def _run_stream(
-        self, stream: PipelineStream, epoch_spec: EpochSpec
+        self, graph: PythonGraph, stream: PipelineStream, epoch_spec: EpochSpec
     ) -> Iterator[dict[str, Any]]:
-        for task, split in enumerate(epoch_spec.splits.get(f"{stream.key}/s", [])):
+        for task, split in enumerate(graph.splits_of(stream, epoch_spec)):
             if split:
                 yield from self._run_task(stream, epoch_spec, task, split)
-        for key, operator in self._manifest.operators.items():
-            if operator.stream == stream.key:
-                file = f"{epoch_spec.stamp}-{uuid.uuid4().hex[:8]}"
-                self.context.store.child("state").put_new(file, b"state")
-                handle, report = [file, 0, 5, 0], {"rows": 1}
+        for key, _ in stream.operators().values():
+            file = f"{epoch_spec.stamp}-{uuid.uuid4().hex[:8]}"
+            self.store.child("state").put_new(file, b"state")
+            for key_group in range(KEY_GROUPS):
                 yield {
                     "operators": [key],
-                    "key_group": 0,
-                    "handle": handle,
+                    "key_group": key_group,
+                    "handle": [file, 0, 5, 0],
                     "files": [],
                     "size": 5,
-                    "report": report,
+                    "report": {"rows": 1},
                 }
 
     def _run_task(
         self, stream: PipelineStream, epoch_spec: EpochSpec, task: int, split: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
-        source = cast(memory.MemorySource, self.sources["s"])
+        source = cast(memory.MemorySource, self.connectors.source("s"))
         reader = InsertReader(source.inserts.store.uri, pa.schema([("a", pa.int64())]), False)
+        sinks = {sink.name: self.connectors.sink(sink.name) for sink in stream.sinks}
         writers = {
             name: sink.writer_factory(SCHEMA).open(epoch_spec.stamp, task)
-            for name, (owner, _, sink) in self.sinks.items()
-            if owner.key == stream.key
+            for name, sink in sinks.items()
         }
         for batch, count in (item for name in split for item in reader.read(name)):
             yield {"streams": [stream.name], "rows": count, "out": count}
@@ -113,6 +145,20 @@ class PythonPipeline(Pipeline):
                 writer.add(rows)
         for name, writer in writers.items():
             yield {"sink": name, "committables": writer.finish()}
+
+
+class PythonPipeline(Pipeline):
+    """The real loop with a `PythonExecutor`. `job` is called before each job."""
+
+    job: Callable[[PythonPipeline, EpochSpec], None] = staticmethod(
+        lambda pipeline, epoch_spec: None
+    )
+
+    def __init__(self, context: PipelineContext, name: str) -> None:
+        super().__init__(context, name)
+        self._graphs.build = build_python_graph  # type: ignore[method-assign,assignment]
+        assert isinstance(self.executor, PythonExecutor)
+        self.executor.before_job = lambda epoch_spec: self.job(self, epoch_spec)
 
 
 # The pipelines of the current test.
@@ -184,7 +230,7 @@ class PipelineHarness:
         assert isinstance(source, Source)
         data = str(self.folder / "rows")
         context = PipelineContext(
-            cast(Any, NoSpark()),
+            lambda epoch_specs, connectors: PythonExecutor(epoch_specs, connectors, self.store),
             settings,
             self.store,
             str(self.folder / "epoch_specs"),
@@ -205,7 +251,7 @@ class PipelineHarness:
                 LookupContext(table, str(self.folder / table.name), scratch)
             ),
             lambda scan: source,
-            2,
+            KEY_GROUPS,
         )
         _started.append(PythonPipeline(context, "main"))
         return _started[-1]

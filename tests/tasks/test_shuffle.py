@@ -32,25 +32,31 @@ from tidegate.operators.watermark import (
     decode_updates,
     encode_updates,
 )
-from tidegate.spark.tasks import shuffle as pack
-from tidegate.spark.tasks.protocol import EpochSpec, late_bytes, report_bytes, watermark_bytes
-from tidegate.spark.tasks.shuffle import PASSING, ShuffleSpec, ShuffleWriter
-from tidegate.state.codec import tables_from_bytes
+from tidegate.physical.job_graph import REPORTS, ShuffleWrite
+from tidegate.spark.tasks import shuffle
+from tidegate.spark.tasks.protocol import EpochSpec, report_bytes, watermark_bytes
+from tidegate.spark.tasks.shuffle import ShuffleWriter
+from tidegate.state.codec import table_from_bytes, tables_from_bytes
 
 L = pa.int64()
 KEY_GROUPS = 4
 HOLD = HoldOperator(pa.schema([("c0", L), ("c1", L)]))
-ORDER = EpochSpec(0, 7, 1_000)
+EPOCH = EpochSpec(0, 7, 1_000)
+TARGET, DEAD_LETTERS = 1_000_000, 2_000_001
 
 
-def spec_of(operator: Operator, columns: tuple[str, ...], hashed: tuple[str, ...]) -> ShuffleSpec:
+def shuffle_write(
+    operator: Operator, columns: tuple[str, ...], hashed: tuple[str, ...]
+) -> ShuffleWrite:
     named = tuple((name, name) for name in columns)
     delays, local = ((0, 0),), ((0, 0), (1000, 1))
-    return ShuffleSpec(("s",), operator, 0, named, delays, (0,), local, KEY_GROUPS, hashed=hashed)
+    return ShuffleWrite(
+        TARGET, ("s",), operator, 0, named, delays, (0,), local, KEY_GROUPS, hashed=hashed
+    )
 
 
-def hold_spec() -> ShuffleSpec:
-    return spec_of(HOLD, (PANE, "c0", "c1"), hash_columns(HOLD.output))
+def hold_write() -> ShuffleWrite:
+    return shuffle_write(HOLD, (PANE, "c0", "c1"), hash_columns(HOLD.output))
 
 
 def batch(first: int, count: int, **more: Any) -> pa.RecordBatch:
@@ -62,12 +68,18 @@ def batch(first: int, count: int, **more: Any) -> pa.RecordBatch:
 
 
 def sent(
-    spec: ShuffleSpec, batches: list[pa.RecordBatch], epoch_spec: EpochSpec = ORDER, task: int = 3
+    write: ShuffleWrite,
+    batches: list[pa.RecordBatch],
+    epoch_spec: EpochSpec = EPOCH,
+    task: int = 3,
+    target: int = TARGET,
 ) -> list[list[dict[str, Any]]]:
-    """Return the rows of each batch that a task sends."""
-    work = ShuffleWriter(spec, task, epoch_spec)
-    parts = [part for item in batches for part in work.add(item)]
-    return [part.to_pylist() for part in (*parts, *work.finish())]
+    """Return the rows of each batch that a task sends to a target."""
+    writer = ShuffleWriter(write, task, epoch_spec)
+    parts = [part for item in batches for part in writer.add(item)]
+    rows = [part.to_pylist() for part in (*parts, *writer.finish())]
+    assert all(len({row["target"] for row in part}) == 1 for part in rows)
+    return [part for part in rows if part[0]["target"] == target]
 
 
 def values(operator: Operator, rows: list[dict[str, Any]]) -> list[int]:
@@ -77,14 +89,14 @@ def values(operator: Operator, rows: list[dict[str, Any]]) -> list[int]:
 
 
 def test_sends_small_input_in_one_part() -> None:
-    (rows,) = sent(hold_spec(), [batch(0, 100), batch(100, 100)])
+    (rows,) = sent(hold_write(), [batch(0, 100), batch(100, 100)])
     assert sorted(values(HOLD, rows)) == list(range(200))
     assert [row["key_group"] for row in rows] == list(range(KEY_GROUPS))
 
 
 def test_sends_large_input_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
-    parts = sent(hold_spec(), [batch(first, 100) for first in range(0, 2_000, 100)])
+    monkeypatch.setattr(shuffle, "BYTES_TO_SEND", 10_000)
+    parts = sent(hold_write(), [batch(first, 100) for first in range(0, 2_000, 100)])
     assert len(parts) > 5
     assert sorted(n for rows in parts for n in values(HOLD, rows)) == list(range(2_000))
     # No part is much larger than the limit, and the parts have an order.
@@ -95,8 +107,8 @@ def test_sends_large_input_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sends_watermark_updates_with_the_last_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
-    *early, last = sent(hold_spec(), [batch(first, 100) for first in range(0, 1_000, 100)])
+    monkeypatch.setattr(shuffle, "BYTES_TO_SEND", 10_000)
+    *early, last = sent(hold_write(), [batch(first, 100) for first in range(0, 1_000, 100)])
     assert {row["watermark_updates"] for rows in early for row in rows} == {b""}
     assert [row["key_group"] for row in last] == list(range(KEY_GROUPS))
     assert {
@@ -106,7 +118,7 @@ def test_sends_watermark_updates_with_the_last_part_only(monkeypatch: pytest.Mon
 
 def test_reports_the_event_time_of_each_partition() -> None:
     origins = [0, 1 << PARTITION_SHIFT] * 5
-    (rows,) = sent(hold_spec(), [batch(0, 10, **{ORIGIN: pa.array(origins, L)})])
+    (rows,) = sent(hold_write(), [batch(0, 10, **{ORIGIN: pa.array(origins, L)})])
     assert decode_updates(rows[0]["watermark_updates"]) == [
         WatermarkUpdate(0, 0, 80),
         WatermarkUpdate(0, 1, 90),
@@ -114,7 +126,7 @@ def test_reports_the_event_time_of_each_partition() -> None:
 
 
 def test_end_of_input_sends_the_maximum_watermark() -> None:
-    (rows,) = sent(hold_spec(), [], EpochSpec(0, 7, 1_000, ends=True))
+    (rows,) = sent(hold_write(), [], EpochSpec(0, 7, 1_000, ends=True))
     assert [row["key_group"] for row in rows] == list(range(KEY_GROUPS))
     assert {update for row in rows for update in decode_updates(row["watermark_updates"])} == {
         WatermarkUpdate(0, 0, END_OF_INPUT_US)
@@ -122,39 +134,54 @@ def test_end_of_input_sends_the_maximum_watermark() -> None:
 
 
 def test_task_without_rows_still_sends_to_every_key_group() -> None:
-    (rows,) = sent(hold_spec(), [], task=0)
+    (rows,) = sent(hold_write(), [], task=0)
     assert [(row["key_group"], row["watermark_updates"], row["data"]) for row in rows] == [
         (kg, b"", None) for kg in range(KEY_GROUPS)
     ]
-    assert sent(hold_spec(), [], task=1) == []
+    assert sent(hold_write(), [], task=1) == []
 
 
 def test_forwards_watermark_updates_by_position_in_the_port() -> None:
-    control = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))] + [None] * 9, pa.binary())
+    control = pa.array(
+        [watermark_bytes(encode_updates([WatermarkUpdate(1000, 0, 55)]))] + [None] * 9, pa.binary()
+    )
     unselected = {SELECTED: [False] * 10, EVENT_TIME: pa.nulls(10, L)}
-    (rows,) = sent(hold_spec(), [batch(0, 10, **{CONTROL: control, **unselected})])
+    (rows,) = sent(hold_write(), [batch(0, 10, **{CONTROL: control, **unselected})])
     assert {update for row in rows for update in decode_updates(row["watermark_updates"])} == {
         WatermarkUpdate(1, 0, 55)
     }
     assert not any(row["data"] for row in rows)
 
 
+def test_sends_watermark_updates_of_an_operator_that_ran_in_this_task() -> None:
+    writer = ShuffleWriter(hold_write(), 3, EPOCH)
+    writer.add_update(WatermarkUpdate(1000, 0, 55))
+    (rows,) = [part.to_pylist() for part in writer.finish()]
+    assert [row["key_group"] for row in rows] == list(range(KEY_GROUPS))
+    assert {row["watermark_updates"] for row in rows} == {
+        encode_updates([WatermarkUpdate(1, 0, 55)])
+    }
+
+
 def test_forwards_watermark_updates_of_a_shared_operator_to_all_positions() -> None:
-    spec = replace(hold_spec(), local=((1000, 0), (0, 1), (1000, 2)))
-    control = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))], pa.binary())
+    write = replace(hold_write(), local=((1000, 0), (0, 1), (1000, 2)))
+    control = pa.array(
+        [watermark_bytes(encode_updates([WatermarkUpdate(1000, 0, 55)]))], pa.binary()
+    )
     unselected = {SELECTED: [False], EVENT_TIME: pa.nulls(1, L)}
-    (rows,) = sent(spec, [batch(0, 1, **{CONTROL: control, **unselected})])
+    (rows,) = sent(write, [batch(0, 1, **{CONTROL: control, **unselected})])
     assert {row["watermark_updates"] for row in rows} == {
         encode_updates([WatermarkUpdate(0, 0, 55), WatermarkUpdate(2, 0, 55)])
     }
 
 
 def test_counts_malformed_records_without_advancing_event_time() -> None:
-    marks = pa.array([MALFORMED_EVENT_TIME, 5, MALFORMED_EVENT_TIME, 7], L)
-    live = [False, True, False, True]
-    (rows,) = sent(hold_spec(), [batch(0, 4, **{EVENT_TIME: marks, SELECTED: live})])
-    (report,) = [row["data"] for row in rows if row["port"] == PASSING]
-    assert json.loads(report[1:]) == {"streams": ["s"], "malformed": 2}
+    times = pa.array([MALFORMED_EVENT_TIME, 5, MALFORMED_EVENT_TIME, 7], L)
+    selected = [False, True, False, True]
+    records = batch(0, 4, **{EVENT_TIME: times, SELECTED: selected})
+    (rows,) = sent(hold_write(), [records])
+    ((report,),) = sent(hold_write(), [records], target=REPORTS)
+    assert json.loads(report["data"]) == {"streams": ["s"], "malformed": 2}
     assert {
         update.watermark_us for row in rows for update in decode_updates(row["watermark_updates"])
     } == {7}
@@ -162,32 +189,60 @@ def test_counts_malformed_records_without_advancing_event_time() -> None:
 
 
 def test_buffers_small_partial_aggregates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
+    monkeypatch.setattr(shuffle, "BYTES_TO_SEND", 10_000)
     panes = WindowPanes("TUMBLE", 60, 60)
     columns = (OutputColumn("key", 0, L), OutputColumn("result", 0, L))
     calls = (AggregateCall("count", "count(*)", (), L),)
     operator = WindowAggregate(GroupSpec((L,), calls), panes, OutputLayout(columns, panes))
-    spec = spec_of(operator, (PANE, "k0"), ("k0",))
+    write = shuffle_write(operator, (PANE, "k0"), ("k0",))
     batches = [batch(0, 500, k0=pa.array(np.arange(500) % 5)) for _ in range(50)]
-    (rows,) = sent(spec, batches)
+    (rows,) = sent(write, batches)
     tables = [
         tables_from_bytes(r["data"], operator.shuffle_schemas[0])[0] for r in rows if r["data"]
     ]
     assert sum(sum(table.column("_rows").to_pylist()) for table in tables) == 25_000
 
 
-@pytest.mark.parametrize("aside", [late_bytes(b"x" * 2_000), report_bytes({"x": "y" * 2_000})])
-def test_flushes_control_messages_unchanged(monkeypatch: pytest.MonkeyPatch, aside: bytes) -> None:
-    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
-    control = pa.array([aside] * 10, pa.binary())
-    parts = sent(hold_spec(), [batch(0, 10, **{CONTROL: control}) for _ in range(5)])
-    assert len(parts) == 6
-    passing = [row["data"] for rows in parts for row in rows if row["port"] == PASSING]
-    assert passing == [aside] * 50
+def test_passes_reports_to_the_driver_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffle, "BYTES_TO_SEND", 10_000)
+    report = {"x": "y" * 2_000}
+    control = pa.array([report_bytes(report)] * 10, pa.binary())
+    batches = [batch(0, 10, **{CONTROL: control}) for _ in range(5)]
+    (rows,) = sent(hold_write(), batches, target=REPORTS)
+    assert [json.loads(row["data"]) for row in rows] == [report] * 50
+    assert {row["key_group"] for row in rows} == {3}, "the task keeps its reports"
+
+
+def dead_letters(count: int) -> pa.Array:
+    letter = {"stream": "s", "expression": "1 / 0", "record": "x" * 2_000}
+    return pa.array([b"D" + json.dumps(letter).encode()] * count, pa.binary())
+
+
+def test_flushes_dead_letters_to_the_stage_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffle, "BYTES_TO_SEND", 10_000)
+    write = replace(hold_write(), dead_letters=DEAD_LETTERS)
+    batches = [batch(0, 10, **{CONTROL: dead_letters(10)}) for _ in range(5)]
+    parts = sent(write, batches, target=DEAD_LETTERS)
+    assert len(parts) == 5, "each batch exceeds the buffer"
+    assert [row["part"] for rows in parts for row in rows] == list(range(5))
+    names = ("stream", "expression", "record")
+    schema = pa.schema([pa.field(name, pa.string()) for name in names])
+    tables = [table_from_bytes(row["data"], schema) for rows in parts for row in rows]
+    letters = [letter for table in tables for letter in table.to_pylist()]
+    assert letters == [{"stream": "s", "expression": "1 / 0", "record": "x" * 2_000}] * 50
+    (reports,) = sent(write, batches, target=REPORTS)
+    assert [json.loads(row["data"]) for row in reports] == [{"streams": ["s"], "failed": 50}]
+
+
+def test_counts_dead_letters_that_no_stage_reads() -> None:
+    batches = [batch(0, 10, **{CONTROL: dead_letters(10)})]
+    assert sent(hold_write(), batches, target=DEAD_LETTERS) == []
+    ((report,),) = sent(hold_write(), batches, target=REPORTS)
+    assert json.loads(report["data"]) == {"streams": ["s"], "failed": 10}
 
 
 def test_spreads_rows_of_one_window_over_key_groups() -> None:
-    (rows,) = sent(hold_spec(), [batch(0, 4_000)])
+    (rows,) = sent(hold_write(), [batch(0, 4_000)])
     counts = Counter({row["key_group"]: len(values(HOLD, [row])) for row in rows})
     assert set(counts) == set(range(KEY_GROUPS))
     assert min(counts.values()) > 800

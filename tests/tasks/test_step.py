@@ -1,10 +1,10 @@
-"""The tasks of an operator without Spark: pack, step, stage; state in files between epochs."""
+"""The tasks of an operator without Spark: shuffle, step, stage; state in files between epochs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,24 @@ from tidegate.operators.aggregate.groups import GroupSpec, OutputColumn, OutputL
 from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.runner import OperatorRunner
 from tidegate.operators.watermark import Origin, WatermarkUpdate, decode_updates
+from tidegate.physical.job_graph import (
+    REPORTS,
+    Branch,
+    Expose,
+    ExposedRows,
+    Level,
+    Rename,
+    ShuffleWrite,
+    SinkTarget,
+    SinkWrite,
+    Step,
+    TaskProgram,
+)
 from tidegate.runtime.epoch import EpochReport
-from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore, late_bytes, report_bytes
-from tidegate.spark.tasks.shuffle import ShuffleSpec, shuffle_writer
-from tidegate.spark.tasks.sink_write import StagedSink, StagingSpec, staging
-from tidegate.spark.tasks.step import StepSpec, stepper
+from tidegate.spark.tasks.levels import LevelTask, run_levels, unpack_exposed
+from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore, report_bytes
+from tidegate.spark.tasks.shuffle import ShuffleWriter
+from tidegate.spark.tasks.sink_write import SinkStaging
 from tidegate.state import state_file as files
 from tidegate.storage import open_store
 
@@ -30,6 +43,7 @@ L = pa.int64()
 KEY_GROUPS = 4
 SECOND = 1_000_000
 KEY = "sales.1"
+OPERATOR, EXPOSED, LATE, LATER = 1_000_000, 2_000_001, 2_000_002, 1_000_007
 Row = tuple[int, int, int]
 
 
@@ -48,9 +62,8 @@ class Epoch:
     """The output of an epoch."""
 
     rows: list[tuple[Any, ...]]
-    mark: int | None
+    watermark_us: int | None
     reports: EpochReport
-    passing: list[bytes]
 
 
 class Tasks:
@@ -60,7 +73,6 @@ class Tasks:
         self.folder = folder
         self.running = running
         self.delay = delay
-        self.epoch_specs = EpochSpecStore(str(folder / "orders"), "order.json")
         self.epoch_spec = EpochSpec(0, 0, 0)
 
     def restarted(self, running: WindowAggregate) -> Tasks:
@@ -70,16 +82,17 @@ class Tasks:
         again.epoch_spec = self.epoch_spec
         return again
 
-    def packed(self, rows: Iterable[Row], ends: bool = False) -> list[pa.RecordBatch]:
-        """Pack rows of (key, seconds, value); key -1 is a row that only advances event time."""
+    def shuffled(self, rows: Iterable[Row], ends: bool = False) -> list[pa.RecordBatch]:
+        """Shuffle rows of (key, seconds, value); key -1 is a row that only advances event time."""
         listed = list(rows)
         self.epoch_spec = replace(self.epoch_spec, ends=ends)
-        self.epoch_specs.write(self.epoch_spec)
         names = [PANE, HASH, "k0", *(f"a{i}_0" for i, _ in enumerate(self.running.spec.calls))]
-        given = {PANE: "x0", HASH: "x1", "k0": "x2"}
-        columns = tuple((name, given.get(name, "x3")) for name in names)
+        stage_names = {PANE: "x0", HASH: "x1", "k0": "x2"}
+        columns = tuple((name, stage_names.get(name, "x3")) for name in names)
         delays, local = ((0, self.delay),), ((0, 0),)
-        spec = ShuffleSpec(("sales",), self.running, 0, columns, delays, (0,), local, KEY_GROUPS)
+        write = ShuffleWrite(
+            OPERATOR, ("sales",), self.running, 0, columns, delays, (0,), local, KEY_GROUPS
+        )
         batch = pa.record_batch(
             {
                 ORIGIN: pa.array([0] * len(listed), pa.int32()),
@@ -92,16 +105,22 @@ class Tasks:
                 "x3": pa.array([value for _, _, value in listed], L),
             }
         )
-        return list(shuffle_writer(spec, self.epoch_specs)(iter([batch])))
+        writer = ShuffleWriter(write, 0, self.epoch_spec)
+        return [*writer.add(batch), *writer.finish()]
 
-    def run(self, packed: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def program(self, *branches: Branch, **changes: Any) -> TaskProgram:
         runner = OperatorRunner(
-            1000, self.running, ((Origin(0),),), canonical_form=repr(self.running)
+            OPERATOR, self.running, ((Origin(0),),), canonical_form=repr(self.running)
         )
         names = tuple(self.running.output.names)
         state = str(self.folder / "state")
-        spec = StepSpec("sales", KEY, runner, state, names, False, False)
-        return list(stepper(spec, self.epoch_specs)(iter(packed)))
+        step = Step(OPERATOR, "sales", (KEY,), runner, state, names, False, False)
+        return TaskProgram(replace(step, **changes), branches)
+
+    def run(self, shuffled: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+        level = Level((self.program((Expose(EXPOSED),)),), frozenset({EXPOSED}))
+        batches = LevelTask(level, self.epoch_spec, 1).run(shuffled)
+        return [row for batch in batches for row in batch.to_pylist()]
 
     def epoch(self, *rows: Row, ends: bool = False) -> Epoch:
         result = self.attempt(*rows, ends=ends)
@@ -116,17 +135,26 @@ class Tasks:
 
     def attempt(self, *rows: Row, ends: bool = False) -> Epoch:
         """Run an epoch without committing it."""
-        table = pa.Table.from_batches(self.run(self.packed(rows, ends)))
-        live = table.filter(table.column(SELECTED)).select(self.running.output.names)
-        control = table.column(CONTROL).drop_null().to_pylist()
-        updates = [
-            update for item in control if item[:1] == b"T" for update in decode_updates(item[1:])
-        ]
+        sent = self.run(self.shuffled(rows, ends))
+        assert {row["target"] for row in sent} <= {EXPOSED, REPORTS}
+        updates = [update for row in sent for update in decode_updates(row["watermark_updates"])]
         assert len(updates) <= 1, "one key group reports the watermark"
-        reports = EpochReport.from_reports(item[1:] for item in control if item[:1] == b"N")
-        passing = [item for item in control if item[:1] == b"L"]
-        result = sorted(tuple(row.values()) for row in live.to_pylist())
-        return Epoch(result, updates[0].watermark_us if updates else None, reports, passing)
+        assert all(update.origin == OPERATOR for update in updates)
+        reports = EpochReport.from_reports(row["data"] for row in sent if row["target"] == REPORTS)
+        exposed = [row for row in sent if row["target"] == EXPOSED]
+        result = sorted(tuple(row.values()) for row in self.unpacked(exposed))
+        return Epoch(result, updates[0].watermark_us if updates else None, reports)
+
+    def unpacked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows that a stage in Spark SQL would read."""
+        if not rows:
+            return []
+        schema = self.running.output
+        batches = unpack_exposed(
+            ExposedRows(EXPOSED, schema), self.epoch_spec, [pa.RecordBatch.from_pylist(rows)]
+        )
+        table = pa.Table.from_batches(batches)
+        return list(table.filter(table.column(SELECTED)).select(schema.names).to_pylist())
 
     def files(self) -> list[Path]:
         return sorted((self.folder / "state").glob("*"))
@@ -134,8 +162,8 @@ class Tasks:
 
 def test_sends_watermarks_to_all_key_groups_and_each_row_to_one(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum"), delay=2 * SECOND)
-    (packed,) = tasks.packed([(1, 3, 10), (5, 4, 20), (-1, 12, 0)])
-    rows = packed.to_pylist()
+    (shuffled,) = tasks.shuffled([(1, 3, 10), (5, 4, 20), (-1, 12, 0)])
+    rows = shuffled.to_pylist()
     assert [row["key_group"] for row in rows] == [0, 1, 2, 3]
     assert [row["data"] is not None for row in rows] == [False, True, False, False]
     updates = {update for row in rows for update in decode_updates(row["watermark_updates"])}
@@ -145,13 +173,13 @@ def test_sends_watermarks_to_all_key_groups_and_each_row_to_one(tmp_path: Path) 
 def test_keeps_windows_over_epochs_and_restarts_until_they_close(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum", "max"))
     first = tasks.epoch((1, 3, 10), (2, 4, 20), (1, 5, 1))
-    assert (first.rows, first.mark) == ([], 5 * SECOND)
+    assert (first.rows, first.watermark_us) == ([], 5 * SECOND)
     tasks = tasks.restarted(operator("sum", "max"))
     second = tasks.epoch((-1, 10, 0))
     assert second.rows == [(1, 10 * SECOND, 11, 10), (2, 10 * SECOND, 20, 20)]
-    assert second.mark == 10 * SECOND
+    assert second.watermark_us == 10 * SECOND
     late = tasks.epoch((1, 2, 5), (1, 10, 6))
-    assert (late.rows, late.mark) == ([], 10 * SECOND)
+    assert (late.rows, late.watermark_us) == ([], 10 * SECOND)
     assert sum(report["late_rows"] for report in late.reports.operator_reports[KEY]) == 1
     assert tasks.epoch(ends=True).rows == [(1, 20 * SECOND, 6, 6)]
 
@@ -183,7 +211,7 @@ def test_changed_operator_discards_rows_but_keeps_the_watermark(tmp_path: Path) 
     tasks.epoch((1, 3, 10), (2, 12, 20))
     changed = tasks.restarted(operator("max"))
     result = changed.epoch((2, 13, 7), (3, 1, 1))
-    assert (result.rows, result.mark) == ([], 13 * SECOND)
+    assert (result.rows, result.watermark_us) == ([], 13 * SECOND)
     reports = result.reports.operator_reports[KEY]
     assert {report["discarded"] for report in reports} == {1}
     assert sum(report["late_rows"] for report in reports) == 1
@@ -233,11 +261,11 @@ def test_rejects_missing_or_truncated_state(tmp_path: Path, length: int | None) 
     assert caught.value.code == "TG-605"
 
 
+@dataclass
 class CollectingSink:
     """A sink that collects its rows."""
 
-    def __init__(self) -> None:
-        self.tables: list[pa.Table] = []
+    tables: list[pa.Table] = field(default_factory=list)
 
     def open(self, stamp: str, task: int) -> CollectingSink:
         self.stamp = stamp
@@ -249,50 +277,128 @@ class CollectingSink:
     def finish(self) -> list[str]:
         return [f"{self.stamp}: {sum(table.num_rows for table in self.tables)}"]
 
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for table in self.tables for row in table.to_pylist()]
 
-def test_stages_rows_for_every_sink_and_reports_the_rest(tmp_path: Path) -> None:
-    place = EpochSpecStore(str(tmp_path), "order.json")
-    place.write(EpochSpec(2, 9, 0))
-    one, two, late = CollectingSink(), CollectingSink(), CollectingSink()
+
+def test_each_branch_gets_all_rows_with_the_names_of_its_reader(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum"))
+    sinks = CollectingSink(), CollectingSink()
+    branches = [
+        (Rename(names), SinkWrite(stream, (SinkTarget(stream, sink, names[:1], ("key",)),)))
+        for stream, names, sink in zip("ab", (("x", "y", "z"), ("u", "v", "w")), sinks, strict=True)
+    ]
+    level = Level((tasks.program(*branches),))
+    rows = tasks.shuffled([(1, 3, 10), (2, 4, 20)], ends=True)
+    sent = [row for b in LevelTask(level, tasks.epoch_spec, 1).run(rows) for row in b.to_pylist()]
+    assert [sorted(row["key"] for row in sink.rows()) for sink in sinks] == [[1, 2], [1, 2]]
+    report = EpochReport.from_reports(row["data"] for row in sent)
+    assert {name: stream.rows_out for name, stream in report.streams.items()} == {"a": 2, "b": 2}
+    assert report.state_handles.keys() == {KEY}, "the operator ran once"
+
+
+def test_operator_with_several_keys_reports_its_state_for_each(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum"))
+    level = Level((tasks.program((Expose(EXPOSED),), keys=(KEY, "other.1")),))
+    rows = tasks.shuffled([(1, 3, 10)])
+    sent = [row for b in LevelTask(level, tasks.epoch_spec, 1).run(rows) for row in b.to_pylist()]
+    reports = EpochReport.from_reports(row["data"] for row in sent if row["target"] == REPORTS)
+    assert reports.state_handles[KEY] == reports.state_handles["other.1"]
+    assert len(tasks.files()) == 1
+
+
+def test_level_relays_reports_and_rows_of_later_levels(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum"))
+    rows = tasks.shuffled([(1, 3, 10)])
+    later = [
+        batch.set_column(0, "target", pa.array([target] * batch.num_rows, pa.int32()))
+        for batch in rows
+        for target in (LATER, REPORTS)
+    ]
+    level = Level((tasks.program((Expose(EXPOSED),)),), frozenset({LATER}))
+    sent = list(LevelTask(level, tasks.epoch_spec, 1).run([*later, *rows]))
+    assert sent[:2] == later, "they are relayed as they are"
+    targets = {target for batch in sent[2:] for target in batch.column("target").to_pylist()}
+    assert targets == {EXPOSED, REPORTS}
+
+
+def test_level_drops_rows_that_nothing_reads(tmp_path: Path) -> None:
+    """The rows for an exposed target end where the stage in Spark SQL reads them."""
+    tasks = Tasks(tmp_path, operator("sum"))
+    rows = [
+        batch.set_column(0, "target", pa.array([EXPOSED] * batch.num_rows, pa.int32()))
+        for batch in tasks.shuffled([(1, 3, 10)])
+    ]
+    assert list(LevelTask(Level(()), tasks.epoch_spec, 1).run(rows)) == []
+
+
+def test_levels_in_one_task_equal_levels_one_after_the_other(tmp_path: Path) -> None:
+    outputs = []
+    for folder in ("fused", "separate"):
+        tasks = Tasks(tmp_path / folder, operator("sum"))
+        rows = tasks.shuffled([(1, 3, 10), (2, 4, 20), (1, 14, 1), (-1, 30, 0)])
+        relay = Level((), frozenset({OPERATOR}))
+        step = Level((tasks.program((Expose(EXPOSED),)),))
+        if folder == "fused":
+            batches = list(run_levels([relay, step], tasks.epoch_spec, 1, rows, reads=False))
+        else:
+            relayed = list(run_levels([relay], tasks.epoch_spec, 1, rows, reads=False))
+            batches = list(run_levels([step], tasks.epoch_spec, 1, relayed, reads=False))
+        sent = [row for batch in batches for row in batch.to_pylist()]
+        outputs.append([row for row in sent if row["target"] == EXPOSED])
+    assert outputs[0] == outputs[1] and outputs[0]
+
+
+def test_stages_rows_for_every_sink_and_reports_the_rest() -> None:
+    one, two, letters = CollectingSink(), CollectingSink(), CollectingSink()
     sinks = (
-        StagedSink("one", one, ("a", "b"), ("x", "y")),
-        StagedSink("two", two, ("b",), ("b",)),
-        StagedSink("late", late, ("l",), ("l",), chosen="is_late"),
+        SinkTarget("one", one, ("a", "b"), ("x", "y")),
+        SinkTarget("two", two, ("b",), ("b",)),
+        SinkTarget("letters", letters, ("l",), ("l",), selected_by="is_letter"),
     )
-    spec = StagingSpec("s", sinks, scans=True)
-    batch = pa.record_batch(
+    letter = b'D{"record": "x"}'
+    batch = pa.table(
         {
             "a": pa.array([1, 2, None, None, None]),
             "b": pa.array(["p", "q", None, None, None]),
             "l": pa.array([None, None, None, 5, None], L),
-            "is_late": [False, False, False, True, False],
+            "is_letter": [False, False, False, True, False],
             ORIGIN: pa.array([0, 1, 0, None, 0], pa.int32()),
             EVENT_TIME: pa.array([70, 30, None, None, MALFORMED_EVENT_TIME], L),
             SELECTED: [True, True, False, False, False],
             CONTROL: pa.array(
-                [None, None, report_bytes({"streams": ["s"], "rows": 3}), None, late_bytes(b"")],
+                [None, None, report_bytes({"streams": ["s"], "rows": 3}), None, letter],
                 pa.binary(),
             ),
         }
     )
-    (out,) = staging(spec, place)(iter([batch]))
-    reports = EpochReport.from_reports(out.column(0).to_pylist())
-    assert pa.concat_tables(one.tables).to_pylist() == [{"x": 1, "y": "p"}, {"x": 2, "y": "q"}]
-    assert pa.concat_tables(two.tables).to_pylist() == [{"b": "p"}, {"b": "q"}]
-    assert pa.concat_tables(late.tables).to_pylist() == [{"l": 5}]
+    staging = SinkStaging(SinkWrite("s", sinks, reads_source=True), EpochSpec(2, 9, 0), 0)
+    staging.add(batch)
+    reports = EpochReport.from_reports(staging.finish())
+    assert one.rows() == [{"x": 1, "y": "p"}, {"x": 2, "y": "q"}]
+    assert two.rows() == [{"b": "p"}, {"b": "q"}]
+    assert letters.rows() == [{"l": 5}]
     stamp = "002-000000000009"
     assert reports.committables == {
         "one": [f"{stamp}: 2"],
         "two": [f"{stamp}: 2"],
-        "late": [f"{stamp}: 1"],
+        "letters": [f"{stamp}: 1"],
     }
-    told = reports.streams["s"]
-    assert (told.rows_in, told.rows_out, told.malformed, told.event_times_us) == (
-        3,
-        2,
-        1,
-        {"0": 70, "1": 30},
-    )
+    report = reports.streams["s"]
+    assert (report.rows_in, report.rows_out) == (3, 2)
+    assert (report.malformed, report.failed) == (1, 1)
+    assert report.event_times_us == {"0": 70, "1": 30}
+
+
+def test_side_rows_do_not_count_as_output_of_the_stream() -> None:
+    sink = CollectingSink()
+    write = SinkWrite("s", (SinkTarget("late", sink, ("a",), ("a",)),), counts=False)
+    staging = SinkStaging(write, EpochSpec(2, 9, 0), 0)
+    staging.add(pa.table({"a": [1, 2]}))
+    assert [json.loads(report) for report in staging.finish()] == [
+        {"sink": "late", "committables": ["002-000000000009: 2"]}
+    ]
+    assert sink.rows() == [{"a": 1}, {"a": 2}]
 
 
 def test_epoch_specs_of_two_drivers_are_separate_and_removed_with_them(tmp_path: Path) -> None:

@@ -318,6 +318,16 @@ class CommittedState:
         return rolled_back_between(self.lineage)
 
 
+class RowEncoder(Protocol):
+    """Computes in tasks, with Arrow, what `SinkConnector.columns` describes in SQL.
+
+    It is pickled on the driver and used in the tasks.
+    """
+
+    def encode(self, rows: pa.Table) -> pa.Table:
+        """Return the columns to write, equal to those that Spark would compute."""
+
+
 class SinkWriter(Protocol):
     """Stages the rows of one sink in one task attempt. Rows stay invisible until `publish`."""
 
@@ -361,6 +371,12 @@ class SinkConnector(Protocol):
         """Return expressions over the stream's columns that replace them, or None to keep them.
 
         Called when the pipeline's frame is built.
+        """
+
+    def row_encoder(self, schema: pa.Schema) -> RowEncoder | None:
+        """Return how tasks compute the columns of `columns`, or None if only Spark can.
+
+        Called when the pipeline's frame is built, only if `columns` replaces the columns.
         """
 
     def writer_factory(self, schema: pa.Schema) -> SinkWriterFactory:

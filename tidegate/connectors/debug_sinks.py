@@ -48,6 +48,9 @@ class ConsoleSink:
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
+    def row_encoder(self, schema: pa.Schema) -> None:
+        """Return None: rows are written unchanged."""
+
     def writer_factory(self, schema: pa.Schema) -> FirstRowsWriterFactory:
         return FirstRowsWriterFactory(self.context.sink.options["rows"])
 
@@ -82,6 +85,9 @@ class BlackholeSink:
 
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
+
+    def row_encoder(self, schema: pa.Schema) -> None:
+        """Return None: rows are written unchanged."""
 
     def writer_factory(self, schema: pa.Schema) -> DiscardingWriter:
         return DiscardingWriter()

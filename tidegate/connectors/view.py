@@ -246,6 +246,9 @@ class ViewSink:
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
+    def row_encoder(self, schema: pa.Schema) -> None:
+        """Return None: rows are written unchanged."""
+
     def writer_factory(self, schema: pa.Schema) -> ArrowWriterFactory:
         from tidegate.connectors.memory.rows import ArrowWriterFactory
 

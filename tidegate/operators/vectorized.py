@@ -82,6 +82,17 @@ class VectorInList:
 
 
 @dataclass(frozen=True)
+class VectorField:
+    """A field of a struct; NULL if the struct is NULL."""
+
+    input: Vector
+    index: int
+
+    def evaluate(self, batch: pa.RecordBatch) -> Value:
+        return pc.struct_field(self.input.evaluate(batch), [self.index])
+
+
+@dataclass(frozen=True)
 class VectorCall:
     """A call of one of the kernels below, by name."""
 

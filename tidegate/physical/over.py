@@ -288,7 +288,7 @@ def _moment(item: n.Field) -> str:
 
 
 def _operator(node: n.Over, spec: OverSpec, context: BuildContext) -> Any:
-    from tidegate.operators.over.partitions import PartitionWindowFunctions
+    from tidegate.operators.over.functions import PartitionWindowFunctions
     from tidegate.operators.over.streaming import OverOperator
     from tidegate.operators.top_n.updating import UpdatingTopN
     from tidegate.operators.top_n.window import WindowTopN

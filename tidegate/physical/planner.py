@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,9 @@ from tidegate.physical.stages import (
     Stage,
     StatefulNode,
     all_scans,
+    node_calls_udf,
     plan_stages,
+    stage_calls_udf,
 )
 from tidegate.physical.typed import TypedPlan, Types
 from tidegate.physical.vectorized import last_stage, port_stage
@@ -498,3 +500,76 @@ def runner_of(plan: OperatorPlan) -> OperatorRunner:
 def input_origin_id(port: int, position: int) -> int:
     """Return the id of an origin within its operator, which the rest of the query cannot change."""
     return port * FIRST_OPERATOR + position
+
+
+# ---- Operators that do the same work
+#
+# Two operators can be one node if their canonical forms are equal, and everything that the
+# canonical form omits: limits, time to live, `max_future`.
+
+
+def is_shareable(plan: OperatorPlan) -> bool:
+    """Return whether several readers can share an operator.
+
+    Late rows belong to one stream. Lookups may return other results for each call, and functions of
+    the user may differ although they have the same name.
+    """
+    if plan.operator.late is not None or node_calls_udf(plan.node):
+        return False
+    return all(_is_plain(input_plan) for input_plan in plan.ports)
+
+
+def _is_plain(input_plan: InputPlan) -> bool:
+    if stage_calls_udf(input_plan.port.node, {leaf.node for leaf in input_plan.leaves}):
+        return False
+    return all(
+        is_shareable(leaf)
+        if isinstance(leaf, OperatorPlan)
+        else isinstance(leaf, ScanPlan) and isinstance(leaf.node, n.Scan)
+        for leaf in input_plan.leaves
+    )
+
+
+def is_equivalent(one: OperatorPlan, other: OperatorPlan) -> bool:
+    """Return whether two shareable operators emit the same rows for the same input."""
+    if (one.canonical_form, *_settings(one)) != (other.canonical_form, *_settings(other)):
+        return False
+    ports = zip(one.ports, other.ports, strict=True)
+    return one.operator == other.operator and all(_ports_equal(a, b) for a, b in ports)
+
+
+def _settings(plan: OperatorPlan) -> tuple[object, ...]:
+    return (
+        plan.by_processing_time,
+        plan.output_watermark_delay_us,
+        plan.arrival,
+        plan.has_processing_time,
+        len(plan.ports),
+    )
+
+
+def _ports_equal(one: InputPlan, other: InputPlan) -> bool:
+    times = [(o.idle_timeout_us, d) for o, (_, d) in zip(one.origins, one.delays, strict=True)]
+    others = [(o.idle_timeout_us, d) for o, (_, d) in zip(other.origins, other.delays, strict=True)]
+    if times != others or len(one.leaves) != len(other.leaves):
+        return False
+    return all(_leaves_equal(a, b) for a, b in zip(one.leaves, other.leaves, strict=True))
+
+
+def _leaves_equal(one: LeafPlan, other: LeafPlan) -> bool:
+    if isinstance(one, OperatorPlan) and isinstance(other, OperatorPlan):
+        return is_equivalent(one, other)
+    if not (isinstance(one, ScanPlan) and isinstance(other, ScanPlan)):
+        return False
+    if not (isinstance(one.node, n.Scan) and isinstance(other.node, n.Scan)):
+        return False
+    same = (one.arrival, one.has_processing_time) == (other.arrival, other.has_processing_time)
+    return same and one.node.source == other.node.source
+
+
+def walk_plans(plan: OperatorPlan) -> Iterator[LeafPlan]:
+    """Yield a shareable operator and all plans that it reads, in a fixed order."""
+    yield plan
+    for input_plan in plan.ports:
+        for leaf in input_plan.leaves:
+            yield from walk_plans(leaf) if isinstance(leaf, OperatorPlan) else [leaf]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from tidegate.operators.vectorized import (
     VectorCast,
     VectorColumn,
     VectorConstant,
+    VectorField,
     VectorInList,
     VectorStage,
 )
@@ -73,6 +74,9 @@ class TypedVector:
 
     vector: Vector
     sql_type: str
+    # True for a number as it is written: in products and comparisons with decimals, Spark gives it
+    # the digits that it is written with.
+    is_literal: bool = False
 
 
 Columns = Mapping[str, TypedVector]
@@ -111,7 +115,7 @@ def _literal(tree: exp.Expr, columns: Columns) -> TypedVector:
     number = int(tree.name)
     if number >= 2**63:
         raise Untranslatable(tree.name)
-    return _constant(number, "INT" if number < 2**31 else "BIGINT")
+    return replace(_constant(number, "INT" if number < 2**31 else "BIGINT"), is_literal=True)
 
 
 def _constant(value: object, sql_type: str) -> TypedVector:
@@ -132,14 +136,51 @@ def _between(tree: exp.Expr, columns: Columns) -> TypedVector:
     return TypedVector(VectorCall("and", tuple(bounds)), "BOOLEAN")
 
 
+def _field(tree: exp.Expr, columns: Columns) -> TypedVector:
+    """Translate a field of a struct."""
+    value = translate(tree.this, columns)
+    if not value.sql_type.upper().startswith("STRUCT<") or not isinstance(
+        tree.expression, exp.Identifier
+    ):
+        raise Untranslatable("a field")
+    fields = exp.DataType.build(value.sql_type, dialect=DIALECT).expressions
+    names = [item.name.lower() for item in fields]
+    if names.count(tree.expression.name.lower()) != 1:
+        raise Untranslatable("a field")
+    index = names.index(tree.expression.name.lower())
+    sql_type = to_sql(fields[index].args["kind"]).upper()
+    if sql_type not in _PLAIN:
+        raise Untranslatable(f"a field of type {sql_type}")
+    return TypedVector(VectorField(value.vector, index), sql_type)
+
+
 def _to_common_type(one: TypedVector, other: TypedVector) -> tuple[TypedVector, TypedVector]:
     """Return two values in one type; whole numbers in the wider of both."""
     if one.sql_type == other.sql_type and one.sql_type in _PLAIN:
         return one, other
+    if _is_decimal(one) or _is_decimal(other):
+        return _to_common_decimal(one, other)
     if one.sql_type in _INTEGERS and other.sql_type in _INTEGERS:
         sql_type = max(one.sql_type, other.sql_type, key=_INTEGERS.index)
         return _as(one, sql_type), _as(other, sql_type)
     raise Untranslatable(f"{one.sql_type} with {other.sql_type}")
+
+
+def _to_common_decimal(one: TypedVector, other: TypedVector) -> tuple[TypedVector, TypedVector]:
+    """Return two decimals in a type that contains the digits of both."""
+    (first, scale), (second, more) = _digits(one), _digits(other)
+    digits = max(scale, more)
+    precision = max(first - scale, second - more) + digits
+    if precision > 38:
+        raise Untranslatable("decimals that lose digits")
+    sql_type = f"DECIMAL({precision},{digits})"
+    return _cast_decimal(one, sql_type), _cast_decimal(other, sql_type)
+
+
+def _cast_decimal(value: TypedVector, sql_type: str) -> TypedVector:
+    if value.sql_type == sql_type:
+        return value
+    return TypedVector(VectorCast(_decimal(value).vector, arrow_type(sql_type)), sql_type)
 
 
 def _as(value: TypedVector, sql_type: str) -> TypedVector:
@@ -185,7 +226,9 @@ def _digits(value: TypedVector) -> tuple[int, int]:
     """Return precision and scale; whole numbers have those that Spark gives them."""
     if value.sql_type in _PRECISION:
         if isinstance(value.vector, VectorConstant):
-            raise Untranslatable("a literal has the digits that it is written with")
+            if not value.is_literal:
+                raise Untranslatable("a constant")
+            return len(str(value.vector.value)), 0
         return _PRECISION[value.sql_type], 0
     match = _DECIMAL.fullmatch(value.sql_type)
     if match is None:
@@ -196,6 +239,8 @@ def _digits(value: TypedVector) -> tuple[int, int]:
 def _decimal(value: TypedVector) -> TypedVector:
     if value.sql_type not in _PRECISION:
         return value
+    if isinstance(value.vector, VectorConstant):
+        return _constant(Decimal(value.vector.value), f"DECIMAL({_digits(value)[0]},0)")
     return _as(value, f"DECIMAL({_PRECISION[value.sql_type]},0)")
 
 
@@ -252,6 +297,8 @@ def _in_list(tree: exp.Expr, columns: Columns) -> TypedVector:
     values = [translate(part, columns) for part in tree.expressions]
     for value in values:
         operand, _ = _to_common_type(operand, value)
+    if _is_decimal(operand):
+        raise Untranslatable("IN with decimals")
     constants = [_as(value, operand.sql_type).vector for value in values]
     if not all(isinstance(item, VectorConstant) and item.value is not None for item in constants):
         raise Untranslatable("IN")
@@ -265,10 +312,10 @@ def _cast(tree: exp.Expr, columns: Columns) -> TypedVector:
     value = translate(tree.this, columns)
     sql_type = to_sql(tree.args["to"]).upper()
     if sql_type == value.sql_type and sql_type in _PLAIN:
-        return value
+        return replace(value, is_literal=False)
     wider = sql_type in _INTEGERS and value.sql_type in _INTEGERS
     if wider and _INTEGERS.index(sql_type) >= _INTEGERS.index(value.sql_type):
-        return _as(value, sql_type)
+        return replace(_as(value, sql_type), is_literal=False)
     raise Untranslatable(f"{value.sql_type} as {sql_type}")
 
 
@@ -306,6 +353,7 @@ def _call(tree: exp.Expr, columns: Columns) -> TypedVector:
 
 _TRANSLATORS: dict[type[exp.Expr], Callable[[exp.Expr, Columns], TypedVector]] = {
     exp.Column: _column,
+    exp.Dot: _field,
     exp.Literal: _literal,
     exp.Boolean: lambda tree, columns: _constant(bool(tree.this), "BOOLEAN"),
     **dict.fromkeys(_COMPARISONS, _compare),

@@ -15,9 +15,10 @@ from tidegate.checkpoint.manifest import (
     StreamState,
 )
 from tidegate.connectors.base import InputRange, SourceConnector, Split
+from tidegate.physical.job_graph import InputKey
 from tidegate.runtime.planning import PipelineStream
 from tidegate.runtime.reconciliation import emitted_rows, late_offsets
-from tidegate.spark.tasks.protocol import EpochSpec, InputKey
+from tidegate.spark.tasks.protocol import EpochSpec
 
 # ---- Planning
 
@@ -144,6 +145,8 @@ def build_epoch_spec(
     def splits_of(splits: list[Split]) -> list[Split]:
         return splits if tasks > 1 else [[part for split in splits for part in split]]
 
+    # Inputs with the same range read the splits of the first one.
+    followers = {key for group in epoch.shared_inputs for key in group[1:]}
     return EpochSpec(
         manifest.generation,
         number,
@@ -152,6 +155,7 @@ def build_epoch_spec(
         {
             f"{stream}/{source}": splits_of(input_range.splits)
             for (stream, source), input_range in epoch.ranges.items()
+            if (stream, source) not in followers
         },
         {key: operator.state_handles for key, operator in manifest.operators.items()},
         partitions=epoch.partitions,
@@ -238,11 +242,14 @@ class EpochReport:
         self.sizes[handle[0]] = report["size"]
         self.operator_reports.setdefault(key, []).append(report["report"])
 
-    def operator(self, key: str, previous: OperatorState) -> OperatorState:
+    def operator(self, key: str, previous: OperatorState, key_groups: int) -> OperatorState:
         """Return the state of an operator after the epoch: the previous one if it did not run."""
         if key not in self.state_handles:
             return previous
-        # Every key group steps in every epoch, so the handles are complete.
+        stepped = len(self.state_handles[key])
+        if stepped != key_groups:
+            # Its other key groups would lose their state.
+            raise AssertionError(f"{stepped} of {key_groups} key groups of {key} have reported")
         return OperatorState(
             previous.stream,
             previous.name,
@@ -288,7 +295,9 @@ def build_manifest(
 ) -> Manifest:
     """Build the manifest that commits an epoch."""
     stream_states = dict(previous.streams)
-    operators = {k: report.operator(k, o) for k, o in previous.operators.items()}
+    operators = {
+        k: report.operator(k, o, previous.key_groups) for k, o in previous.operators.items()
+    }
     for stream in streams:
         ranges = epoch.ranges_of(stream.key)
         state = _stream_state(stream_states[stream.key], stream, ranges, epoch.reaches_end, report)

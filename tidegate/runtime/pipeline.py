@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
@@ -45,20 +44,17 @@ from tidegate.runtime.epoch import (
     next_timer_us,
     plan_epoch,
 )
-from tidegate.runtime.frames import EpochJob, FrameCache
+from tidegate.runtime.executor import Executor
+from tidegate.runtime.graphs import EpochJob, GraphCache
 from tidegate.runtime.planning import PipelineStream, with_dependencies
 from tidegate.runtime.reconciliation import missed_rows_warning, reconcile
 from tidegate.runtime.retry import EXTERNAL_SYSTEM, PUBLISH, STORAGE, T, backoff_s, retry
 from tidegate.runtime.status import StreamCounters, track_running_epoch
 from tidegate.spark.diagnostics import ScriptLookup, with_failing_row
 from tidegate.spark.errors import JobFailed, pipeline_error
-from tidegate.spark.frame import PipelineFrame, run_job
+from tidegate.spark.sql_stages import Connectors
 from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
 from tidegate.storage import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 OpenSinks = dict[str, tuple[PipelineStream, Sink, SinkConnector]]
 
@@ -84,7 +80,8 @@ def on_step(step: EpochStep) -> None:
 class PipelineContext:
     """What a pipeline needs from its session."""
 
-    spark: SparkSession
+    # Creates the executor of a pipeline from its open connectors.
+    open_executor: Callable[[EpochSpecStore, Connectors], Executor]
     settings: Settings
     # The folder of the pipeline, and the URI of the folder for epoch specs.
     store: Store
@@ -122,10 +119,6 @@ class Lookups:
             connectors[name] = self.connectors[name]
         self.connectors = connectors
 
-    def snapshot_versions(self, spark: SparkSession) -> dict[str, Any]:
-        """Return the current version of each table, as the tasks of an epoch need it."""
-        return {name: lookup.as_of(spark) for name, lookup in self.connectors.items()}
-
 
 # How long the loop sleeps without new data, unless it is woken.
 _POLL_SECONDS = 0.02
@@ -158,11 +151,16 @@ class Pipeline:
         self.until_end = self.available_now = False
         self._manifest = Manifest(0, -1, context.key_groups, 0)
         self._sweeper = FileSweeper(context.store, self.manifests)
-        state = context.store.child(STATE_FOLDER)
-        self._frames = FrameCache(
-            context.spark, context.source_of, self.epoch_spec_store, state.uri
+        self._graphs = GraphCache(context.source_of, context.store.child(STATE_FOLDER).uri)
+        self._graphs.vectorized = context.settings["vectorized"] == "on"
+        self.executor = context.open_executor(
+            self.epoch_spec_store,
+            Connectors(
+                lambda name: self.sources[name],
+                lambda name: self.lookups.connectors[name],
+                lambda name: self.sinks[name][2],
+            ),
         )
-        self._frames.vectors = context.settings["vectorized"] == "on"
         self._lock = threading.RLock()
         self._wake = threading.Condition()
         self._stopping = False
@@ -175,13 +173,12 @@ class Pipeline:
         self._drained = 0
         self._thread: threading.Thread | None = None
         self._trigger_s = 0.0
-        self._tag = f"tidegate-{uuid.uuid4().hex[:12]}"
 
     # Starting and changing the streams
 
     @property
     def tasks(self) -> int:
-        return max(self.context.spark.sparkContext.defaultParallelism, 1)
+        return self.executor.tasks
 
     def start(
         self,
@@ -229,7 +226,8 @@ class Pipeline:
                 if stream.key not in self.counters or not is_running:
                     self.counters[stream.key] = self._create_counters(stream)
             self.counters = {k: c for k, c in self.counters.items() if k in streams_by_key}
-            self._frames.invalidate()
+            self._graphs.invalidate()
+            self.executor.forget()
         self.wake()
 
     def _create_counters(self, stream: PipelineStream) -> StreamCounters:
@@ -289,7 +287,7 @@ class Pipeline:
 
     def _loop(self) -> None:
         try:
-            self.context.spark.addTag(self._tag)
+            self.executor.attach()
             while not self._stopping:
                 started = time.monotonic()
                 if not retry(
@@ -402,7 +400,9 @@ class Pipeline:
         number = self._manifest.epoch + 1
         now_us = max(_now_us(), self._manifest.processing_time_us)
         epoch_spec = build_epoch_spec(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
-        epoch_spec = replace(epoch_spec, lookups=self.lookups.snapshot_versions(self.context.spark))
+        epoch_spec = replace(
+            epoch_spec, lookups=self.executor.lookup_versions(self.lookups.connectors)
+        )
         report = self._run_with_retries(epoch, epoch_spec)
         self.timeline.end_step("run")
         on_step(EpochStep.RAN)
@@ -434,7 +434,7 @@ class Pipeline:
                     raise
                 if error.unavailable_system is not None:
                     raise error.unavailable_system from None
-                if self._frames.fall_back_to_spark(error):
+                if self._graphs.fall_back_to_spark(error):
                     continue
                 attempt += 1
                 if attempt == _MAX_JOB_ATTEMPTS or not error.transient:
@@ -448,38 +448,24 @@ class Pipeline:
     def _run_job(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochReport:
         self.epoch_spec_store.write(epoch_spec)
         on_step(EpochStep.SPEC_WRITTEN)
-        streams = tuple(self.streams.values())
-        shared_groups = self._frames.shared_groups(streams, epoch, self._manifest)
-        job = replace(self._build_job(epoch, epoch_spec), shared_groups=shared_groups)
-        frame = self._frames.get_or_build(job, lambda: self._frames.build(streams, job))
-        return EpochReport.from_reports(self._run_frame(frame, epoch_spec))
-
-    def _run_frame(self, frame: PipelineFrame, epoch_spec: EpochSpec) -> list[bytes]:
-        names = ", ".join(stream.name for stream in self.streams.values())
-        return run_job(self.context.spark, frame, f"{names}, epoch {epoch_spec.epoch}")
+        graph = self._graphs.graph(tuple(self.streams.values()), self._job(epoch, epoch_spec))
+        return EpochReport.from_reports(self.executor.run(graph, epoch_spec))
 
     def _tasks_of(self, epoch: EpochPlan) -> int:
         return 1 if epoch.is_small and has_small_state(self._manifest) else epoch.tasks
 
-    def _build_job(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochJob:
-        return EpochJob(
-            self.sources,
-            self.lookups.connectors,
-            self.sinks,
-            epoch,
-            epoch_spec,
-            self._manifest,
-            self._tasks_of(epoch),
-        )
+    def _job(self, epoch: EpochPlan, epoch_spec: EpochSpec) -> EpochJob:
+        tasks, now_us = self._tasks_of(epoch), epoch_spec.now_us
+        return EpochJob(self.sources, self.sinks, epoch, self._manifest, tasks, now_us)
 
     def _diagnose(self, epoch: EpochPlan, epoch_spec: EpochSpec, error: JobFailed) -> TidegateError:
         """Find the failing stream by running each one alone; their output is never committed."""
-        streams, job = list(self.streams.values()), self._build_job(epoch, epoch_spec)
+        streams, job = list(self.streams.values()), self._job(epoch, epoch_spec)
         if len(streams) > 1:
             for stream in streams:
                 try:
-                    frame = self._frames.build(with_dependencies(stream, streams), job)
-                    self._run_frame(frame, epoch_spec)
+                    graph = self._graphs.build(with_dependencies(stream, streams), job)
+                    self.executor.run(graph, epoch_spec)
                 except JobFailed as stream_error:
                     self._failed_stream = stream.key
                     return self._locate_failure(stream, epoch, epoch_spec, stream_error)
@@ -491,7 +477,8 @@ class Pipeline:
         """Return the error with the expression and the row that failed, if they can be found."""
         error = pipeline_error(stream.name, failed)
         streams = with_dependencies(stream, tuple(self.streams.values()))
-        row = self._frames.failing_row(streams, self._build_job(epoch, epoch_spec), failed)
+        build = partial(self._graphs.build_query, streams, self._job(epoch, epoch_spec))
+        row = self.executor.failing_row(stream.plan, failed, epoch_spec, build)
         return error if row is None else with_failing_row(error, row, self.context.script_of)
 
     def _publish(self, manifest: Manifest) -> None:
@@ -518,7 +505,7 @@ class Pipeline:
         full_sizes = [r.size for r in epoch.ranges.values() if r.has_more and r.size]
         if full_sizes:
             self.epoch_sizer.learn(max(full_sizes), seconds)
-        self._frames.learn_reduction(report)
+        self._graphs.learn_reduction(report)
         self._sweeper.on_commit(manifest)
         on_step(EpochStep.SWEPT)
 
@@ -568,7 +555,7 @@ class Pipeline:
         if thread is not None:
             deadline = time.monotonic() + _STOP_SECONDS
             while thread.is_alive() and time.monotonic() < deadline:
-                self.context.spark.interruptTag(self._tag)
+                self.executor.cancel()
                 thread.join(0.2)
         for counters in self.counters.values():
             if counters.state in (State.RUNNING, State.STARTING):
@@ -588,7 +575,8 @@ class Pipeline:
             self.streams.pop(key, None)
             self.counters.pop(key, None)
             self.sinks = {k: v for k, v in self.sinks.items() if v[0].key != key}
-            self._frames.invalidate()
+            self._graphs.invalidate()
+            self.executor.forget()
 
     def status(self) -> list[StreamStatus]:
         return [counters.status() for counters in self.counters.values()]

@@ -197,10 +197,11 @@ class Supervisor:
 
     def _context(self, name: str, planner: StreamPlanner) -> PipelineContext:
         from tidegate.runtime.pipeline import PipelineContext
+        from tidegate.spark.executor import SparkExecutor
 
         settings = planner.settings
         return PipelineContext(
-            planner.spark,
+            lambda epoch_specs, connectors: SparkExecutor(planner.spark, epoch_specs, connectors),
             settings,
             self.directory.pipeline(name),
             self.directory.epoch_specs.uri,

@@ -19,8 +19,7 @@ _NEEDED = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
-    "tidegate.spark.tasks.read",
-    "tidegate.spark.tasks.step",
+    "tidegate.spark.tasks.task_functions",
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
@@ -19,8 +20,6 @@ from tidegate.physical.stage_sql import StageSqlWriter, is_failure
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.functions import CALLED_FUNCTION
 from tidegate.spark.errors import JobFailed, advice
-from tidegate.spark.frame import FrameContext, FramedStream, lowering_context
-from tidegate.spark.lowering import lower_stage
 from tidegate.sql.dialect import DIALECT, own_span, to_sql
 from tidegate.sql.expressions import call_name
 from tidegate.sql.quoting import quote_identifier
@@ -31,6 +30,8 @@ from tidegate.sql.quoting import quote_identifier
 # expressions of the plan, which know where the user wrote them.
 
 _Leaves = tuple[LeafPlan, ...]
+# Returns the rows of SQL over the leaves of a stage.
+Query = Callable[[str, _Leaves], DataFrame]
 
 
 @dataclass(frozen=True)
@@ -148,14 +149,12 @@ class FailingRow:
     row: str | None
 
 
-def failing_row(
-    context: FrameContext, stream: FramedStream, failed: JobFailed
-) -> FailingRow | None:
+def failing_row(plan: PhysicalPlan, failed: JobFailed, query: Query) -> FailingRow | None:
     """Find the failed expression and a row; None if Spark's error does not identify it."""
     fragment = _fragment(failed.error)
-    candidates = list(suspects(stream.plan, fragment)) if fragment is not None else []
+    candidates = list(suspects(plan, fragment)) if fragment is not None else []
     for suspect in candidates:
-        row = _row(context, stream, suspect)
+        row = _row(query, suspect)
         if row is not None:
             return FailingRow(suspect.stream, suspect.expression, row)
     if len(candidates) == 1:
@@ -170,11 +169,9 @@ def _fragment(error: BaseException) -> str | None:
     return next((str(part.fragment()) for part in error.getQueryContext() if part.fragment()), None)
 
 
-def _row(context: FrameContext, stream: FramedStream, suspect: Suspect) -> str | None:
+def _row(query: Query, suspect: Suspect) -> str | None:
     try:
-        lowering = lowering_context(context, stream)
-        frame = lower_stage(stream.plan, lowering, suspect.sql, suspect.leaves)
-        rows = frame.collect()
+        rows = query(suspect.sql, suspect.leaves).collect()
     except (PySparkException, Py4JError):
         # Some rows cannot be printed, and another expression may fail before this one.
         return None

@@ -28,6 +28,7 @@ from tidegate.columns import (
     RECORD_LINE,
     SELECTED,
 )
+from tidegate.physical.job_graph import DecodedRows
 from tidegate.physical.planner import ScanPlan
 from tidegate.physical.stage_sql import is_failure
 from tidegate.sql.dialect import own_span, string_literal, to_sql
@@ -118,6 +119,31 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
 
     A malformed record stays in the frame, not selected, so that it is counted.
     """
+    rows, hidden = _checked(scan, source, frame, _origin(scan, frame))
+    return rows.selectExpr(*scan.columns, *hidden, *_carried(scan, frame))
+
+
+def decoded(scan: ScanPlan, source: Source, frame: DataFrame, rows: DecodedRows) -> DataFrame:
+    """Return the records of a source for several scans: their columns by position, and the hidden
+    ones.
+    """
+    origin = "0"
+    if rows.partitioned and PARTITION in frame.columns:
+        origin = f"shiftleft(CAST({PARTITION} AS BIGINT), {PARTITION_SHIFT})"
+    checked, hidden = _checked(scan, source, frame, origin)
+    columns = [
+        f"{quote_identifier(name)} AS _tg_c{index}" for index, name in enumerate(rows.columns)
+    ]
+    carried = _carried(
+        replace(scan, arrival=rows.with_arrival, has_processing_time=rows.with_now), frame
+    )
+    return checked.selectExpr(*columns, *hidden, *carried)
+
+
+def _checked(
+    scan: ScanPlan, source: Source, frame: DataFrame, origin: str
+) -> tuple[DataFrame, list[str]]:
+    """Return the records with a mark for malformed ones, and the SQL of the hidden columns."""
     bad = is_bad(source, frame)
     control = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
     is_row = f"{CONTROL} IS NULL" if CONTROL in frame.columns else "true"
@@ -125,12 +151,12 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
         frame = frame.selectExpr("*", f"{is_row} AND ({bad}) AS {_BAD}")
         is_row = f"{is_row} AND NOT {_BAD}"
     hidden = [
-        f"{_origin(scan, frame)} AS {ORIGIN}",
+        f"{origin} AS {ORIGIN}",
         f"{scan.event_time_sql(_BAD if bad is not None else None)} AS {EVENT_TIME}",
         f"{is_row} AS {SELECTED}",
         f"{control} AS {CONTROL}",
     ]
-    return frame.selectExpr(*scan.columns, *hidden, *_carried(scan, frame))
+    return frame, hidden
 
 
 def _origin(scan: ScanPlan, frame: DataFrame) -> str:

@@ -333,6 +333,9 @@ class DeltaSink:
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
+    def row_encoder(self, schema: pa.Schema) -> None:
+        """Return None: rows are written unchanged."""
+
     def writer_factory(self, schema: pa.Schema) -> DeltaWriterFactory:
         assert (OP in schema.names) == self.stream_schema.has_op, (
             "rows have _op if the stream declares it"

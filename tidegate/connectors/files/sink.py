@@ -17,6 +17,7 @@ from tidegate.connectors.base import (
     Committable,
     CommittedState,
     EpochId,
+    RowEncoder,
     SinkContext,
     SqlColumns,
     sink_ahead_error,
@@ -310,6 +311,13 @@ class FilesSink:
         record = ", ".join(f"{sql} AS {quote_identifier(name)}" for sql, name in data_columns)
         line = f"to_{format}(struct({record}), {_sql_map(self._text_options())})"
         return [(line, LINE), *folders]
+
+    def row_encoder(self, schema: pa.Schema) -> RowEncoder | None:
+        if self.options["format"] != "json" or self._partition:
+            return None
+        from tidegate.connectors.formats.row_encoder import json_encoder
+
+        return json_encoder(schema, LINE)
 
     def _text_options(self) -> dict[str, str]:
         options = dict(_TIMES)

@@ -12,6 +12,7 @@ from tidegate.connectors.base import (
     Committable,
     CommittedState,
     EpochId,
+    RowEncoder,
     SinkContext,
     SqlColumns,
     StreamSchema,
@@ -228,6 +229,32 @@ class KafkaSink:
         if may_delete:
             value = f"CASE WHEN {op} NOT IN ('-U', '-D') THEN {value} END"
         return [key, (value, _VALUE)]
+
+    def row_encoder(self, schema: pa.Schema) -> RowEncoder | None:
+        import pyarrow as pa
+
+        from tidegate.connectors.formats.row_encoder import (
+            JsonText,
+            PlainText,
+            TextEncoder,
+            is_encodable,
+        )
+
+        is_upsert = self.stream_schema.kind is ChangelogKind.UPSERT
+        may_delete = is_upsert and OP in schema.names
+        if self.is_avro or may_delete or not all(is_encodable(f.type) for f in schema):
+            return None
+        value = JsonText(tuple(schema.names))
+        if self.key is None:
+            return TextEncoder(((KEY, PlainText(None)), (_VALUE, value)))
+        columns = {name.lower(): name for name in schema.names}
+        keys = [columns[name.lower()] for name in self.key if name.lower() in columns]
+        if self.options["key_format"] == "text" and len(keys) == 1:
+            kind = schema.field(keys[0]).type
+            if not (pa.types.is_signed_integer(kind) or kind == pa.string()):
+                return None
+            return TextEncoder(((KEY, PlainText(keys[0])), (_VALUE, value)))
+        return TextEncoder(((KEY, JsonText(tuple(keys), nulls=True)), (_VALUE, value)))
 
     def _key_sql(self, stream_columns: SqlColumns) -> str:
         if self.key is None:

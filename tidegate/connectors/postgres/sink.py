@@ -348,6 +348,9 @@ class PostgresSink:
             (f"to_json({sql})" if name in nested else sql, name) for sql, name in stream_columns
         ]
 
+    def row_encoder(self, schema: pa.Schema) -> None:
+        """Return None: Spark writes nested columns as JSON."""
+
     def writer_factory(self, schema: pa.Schema) -> PostgresWriterFactory:
         assert (OP in schema.names) == self.stream_schema.has_op, (
             "rows have _op if the stream declares it"

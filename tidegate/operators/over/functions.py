@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import GROUP_ID, HASH, ROWS
+from tidegate.columns import GROUP_ID, HASH, ROWS, STORE_TIME
 from tidegate.errors import unsupported_error
 from tidegate.operators.aggregate.functions import AggregateCall, PlainAccumulator, make_accumulator
 from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
+from tidegate.operators.kernels import ordering as arrival
 from tidegate.operators.kernels.arrays import (
     Ints,
     as_array,
@@ -23,7 +24,15 @@ from tidegate.operators.kernels.arrays import (
     valid_mask,
     with_int_column,
 )
-from tidegate.operators.kernels.ordering import Ordering, check_partitions, sort_codes
+from tidegate.operators.kernels.keys import group_ids
+from tidegate.operators.kernels.ordering import (
+    ARRIVAL_NUMBER,
+    INT,
+    Ordering,
+    check_partitions,
+    sort_codes,
+)
+from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.operator import Tables
 from tidegate.operators.over.frames import (
     Frame,
@@ -33,6 +42,7 @@ from tidegate.operators.over.frames import (
     sort_rows,
     supports_range_offset,
 )
+from tidegate.operators.top_n.window import select_arrivals
 from tidegate.types import RANK_FUNCTIONS, WHOLE_PARTITION_FUNCTIONS
 
 # ---- The states of aggregates over frames
@@ -563,3 +573,63 @@ def evaluate_shift(
         indices = np.where(exists, np.arange(count), np.arange(count) + count)
         values = pa.concat_arrays([values, defaults]).take(pa.array(indices))
     return values
+
+
+# ---- OVER for complete partitions: when a window closes, at the end of the input, or as changes
+
+
+@dataclass(frozen=True)
+class PartitionWindowFunctions:
+    """Evaluates window functions over all rows of a partition, as a `PartitionEvaluator`."""
+
+    spec: OverSpec
+
+    @property
+    def partition_columns(self) -> list[str]:
+        return [STORE_TIME, *(item.name for item in self.key_fields)]
+
+    @property
+    def key_fields(self) -> list[pa.Field]:
+        return self.spec.key_fields
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        return self.spec.result_schema
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        spec = self.spec
+        hidden = [pa.field(STORE_TIME, INT), pa.field(HASH, INT)]
+        columns = [*spec.order_fields, *spec.argument_fields, *spec.column_fields]
+        return [*hidden, *spec.key_fields, *columns]
+
+    @property
+    def arrival_schema(self) -> pa.Schema:
+        return arrival.arrival_schema(self.fields)
+
+    @property
+    def stored_schema(self) -> pa.Schema:
+        return arrival.stored_schema(self.fields)
+
+    def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        return select_arrivals(rows, schema, self.key_fields)
+
+    def prune_arrivals(self, rows: pa.Table) -> pa.Table:
+        """Return all rows."""
+        return rows
+
+    def prune_stored(self, rows: pa.Table) -> pa.Table:
+        """Return all rows."""
+        return rows
+
+    def evaluate(self, rows: pa.Table) -> pa.Table:
+        """Append the results of the functions; rows are in the order of their arrival."""
+        ids, _ = group_ids(rows, self.partition_columns)
+        seq = int_column(rows, ARRIVAL_NUMBER)
+        result = self.spec.evaluate_partitions(rows, ids, seq)
+        return result.take(pa.array(np.lexsort((seq, int_column(result, STORE_TIME)))))
+
+    def diff(self, before: pa.Table, after: pa.Table) -> pa.Table:
+        """Return the changes between two results; a row with other results is updated."""
+        names = [ARRIVAL_NUMBER, *self.result_schema.names]
+        return diff_results(before.select(names), after.select(names), [ARRIVAL_NUMBER])

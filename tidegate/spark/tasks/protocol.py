@@ -15,12 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.checkpoint.manifest import epoch_stamp
-from tidegate.columns import DEAD_LETTER
-from tidegate.operators.watermark import WatermarkUpdate, decode_updates, encode_updates
+from tidegate.columns import DEAD_LETTER, DEAD_LETTER_FIELDS
+from tidegate.operators.watermark import WatermarkUpdate, decode_updates
 from tidegate.storage import open_store
-
-# A stream and a source, in lower case.
-InputKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -95,28 +92,31 @@ def task_number() -> int:
     return int(context.partitionId()) if context is not None else 0
 
 
-# ---- Control messages: task reports, late rows, dead letters and watermark updates.
+# ---- Control messages: task reports, dead letters and watermark updates among the rows of a stage
+# in Spark SQL.
 #
-# They travel in a separate column next to rows, as bytes with a prefix for their kind. Watermark
-# updates of an operator go to the next operator, all others to the sinks of the stream.
+# They travel in a separate column next to rows, as bytes with a prefix for their kind.
 
-WATERMARKS = b"T"
-REPORT = b"N"
-_LATE, _DEAD_LETTER = b"L", DEAD_LETTER.encode()
+WATERMARKS = b"W"
+REPORT = b"R"
+_DEAD_LETTER = DEAD_LETTER.encode()
 
 TaskReport = dict[str, Any]
 
 
+def encode_report(report: TaskReport) -> bytes:
+    """Serialize a task report."""
+    return json.dumps(report, separators=(",", ":")).encode()
+
+
 def report_bytes(report: TaskReport) -> bytes:
-    return REPORT + json.dumps(report, separators=(",", ":")).encode()
+    """Return a control message with a task report."""
+    return REPORT + encode_report(report)
 
 
-def late_bytes(rows: bytes) -> bytes:
-    return _LATE + rows
-
-
-def watermark_bytes(*updates: WatermarkUpdate) -> bytes:
-    return WATERMARKS + encode_updates(updates)
+def watermark_bytes(updates: bytes) -> bytes:
+    """Return a control message with serialized watermark updates."""
+    return WATERMARKS + updates
 
 
 @dataclass
@@ -124,7 +124,6 @@ class ControlMessages:
     """Control messages, sorted by kind."""
 
     reports: list[bytes] = field(default_factory=list)
-    late: list[bytes] = field(default_factory=list)
     # Dead letters: rows on which an expression failed, as JSON.
     failed: list[bytes] = field(default_factory=list)
     updates: list[WatermarkUpdate] = field(default_factory=list)
@@ -138,12 +137,19 @@ class ControlMessages:
             kind, content = item[:1], item[1:]
             if kind == WATERMARKS:
                 self.updates += decode_updates(content)
+            elif kind == REPORT:
+                self.reports.append(content)
             else:
-                {REPORT: self.reports, _LATE: self.late, _DEAD_LETTER: self.failed}[kind].append(
-                    content
-                )
+                assert kind == _DEAD_LETTER, "a control message has a known kind"
+                self.failed.append(content)
 
-    def passing(self) -> list[bytes]:
-        """Return the messages that are passed on to the sinks."""
-        kinds = ((REPORT, self.reports), (_LATE, self.late), (_DEAD_LETTER, self.failed))
-        return [kind + content for kind, contents in kinds for content in contents]
+
+def dead_letter_rows(letters: list[bytes]) -> pa.Table:
+    """Return dead letters as rows."""
+    records = [json.loads(item) for item in letters]
+    return pa.table(
+        {
+            name: pa.array([record.get(name) for record in records], pa.string())
+            for name in DEAD_LETTER_FIELDS
+        }
+    )

@@ -6,9 +6,9 @@ the watermark updates of the task; large inputs are sent in several parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,107 +28,60 @@ from tidegate.columns import (
 from tidegate.operators.aggregate.group_by import GroupByOperator
 from tidegate.operators.aggregate.groups import PaneGrid, from_partials
 from tidegate.operators.kernels.keys import hash_rows
-from tidegate.operators.operator import Operator, Tables
+from tidegate.operators.operator import Tables
 from tidegate.operators.watermark import END_OF_INPUT_US, WatermarkUpdate, encode_updates
+from tidegate.physical.job_graph import REPORTS, ShuffleWrite
 from tidegate.spark.tasks.protocol import (
     ControlMessages,
     EpochSpec,
-    EpochSpecStore,
-    keep_loaded_modules,
-    report_bytes,
-    task_number,
+    TaskReport,
+    dead_letter_rows,
+    encode_report,
 )
-from tidegate.state.codec import tables_to_bytes
+from tidegate.state.codec import table_to_bytes, tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
-# `task` and `part` restore the order in which rows were read, which a shuffle loses.
-# `operator` is the index of the operator, if several share a shuffle.
+# `target` is the operator that receives a blob, a stage in Spark SQL, or the driver. `task` and
+# `part` restore the order in which rows were read, which a shuffle loses.
 SHUFFLE_SCHEMA = (
-    "operator INT, key_group INT, port INT, task INT, part INT, "
-    "watermark_updates BINARY, data BINARY"
+    "target INT, key_group INT, port INT, task INT, part INT, watermark_updates BINARY, data BINARY"
 )
-# The port of control messages that the operator passes on.
-PASSING = -1
 # Partial aggregates of a task are merged when they have this many rows.
 _MAX_UNCOMBINED_ROWS = 1_000_000
 # The size of a task's buffer: an Arrow batch cannot contain more than 2 GiB of blobs.
 BYTES_TO_SEND = 64 << 20
 
 
-@dataclass(frozen=True)
-class ShuffleSpec:
-    """The shuffle write of one port.
-
-    `columns` pairs the operator's names with those of the stage, which holds equal arguments once.
-    `delays` are the microseconds the watermark of each origin stays behind; `sources` are those
-    origins that end when the input does. Operators identify origins by their position in the port
-    (`local`), which does not change with the rest of the query. A shared origin has several
-    positions: one for each part of the query that reads it.
-    """
-
-    # The streams that malformed records are attributed to.
-    streams: tuple[str, ...]
-    operator: Operator
-    port: int
-    columns: tuple[tuple[str, str], ...]
-    delays: tuple[tuple[int, int], ...]
-    sources: tuple[int, ...]
-    local: tuple[tuple[int, int], ...]
-    key_groups: int
-    grid: PaneGrid | None = None
-    hashed: tuple[str, ...] | None = None
-    # True if Spark has pre-aggregated the rows.
-    grouped: bool = False
-    # The name of the operator in reports.
-    key: str = ""
-    # Its index among the operators that share a shuffle.
-    operator_index: int = 0
-
-    @cached_property
-    def positions(self) -> dict[int, tuple[int, ...]]:
-        """Return all positions of each origin: each of them gets the origin's watermark updates."""
-        origin_ids: dict[int, tuple[int, ...]] = {}
-        for origin, origin_id in self.local:
-            origin_ids[origin] = (*origin_ids.get(origin, ()), origin_id)
-        return origin_ids
-
-
-def shuffle_writer(spec: ShuffleSpec, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """Return the function for mapInArrow that packs the rows of a port."""
-
-    def pack(batches: Batches) -> Batches:
-        work = ShuffleWriter(spec, task_number(), epoch_specs.read())
-        for batch in batches:
-            yield from work.add(batch)
-        yield from work.finish()
-        keep_loaded_modules()
-
-    return pack
-
-
 class ShuffleWriter:
     """The shuffle write of one task."""
 
     def __init__(
-        self, spec: ShuffleSpec, task: int, epoch_spec: EpochSpec, limit: int | None = None
+        self,
+        spec: ShuffleWrite,
+        task: int,
+        epoch_spec: EpochSpec,
+        limit: int | None = None,
+        sends_to_all: bool | None = None,
     ) -> None:
+        # Every key group runs in every epoch, so at least one task of a writer sends to all.
+        self.sends_to_all = task == 0 if sends_to_all is None else sends_to_all
         self.spec = spec
         self.limit = limit or BYTES_TO_SEND
         self.task = task
         self.epoch_spec = epoch_spec
         self.delays = dict(spec.delays)
         # By origin and partition.
-        self.marks: dict[tuple[int, int], int] = {}
-        self.bad = 0
-        # The number of groups from Spark, and of the rows in them.
-        self.grouped = self.groups_of = 0
+        self.watermarks_us: dict[tuple[int, int], int] = {}
+        self.malformed = self.failed = 0
+        # The number of groups that Spark has pre-aggregated, and of the rows in them.
+        self.groups = self.rows_in_groups = 0
         self.parts: list[Tables] = []
         self.rows = 0
         self.bytes = 0
         self.control = ControlMessages()
         self.updates: list[WatermarkUpdate] = []
-        self.reports: list[bytes] = []
-        self.sent = 0
+        self.reports: list[TaskReport] = []
+        self.part = 0
 
     def add(self, batch: pa.RecordBatch) -> Batches:
         """Add rows; flush when the buffer is full."""
@@ -138,11 +91,11 @@ class ShuffleWriter:
             self._combine()
             # Merge again only after the buffer has room for as many new rows.
             if self.bytes > self.limit // 2:
-                yield self._blobs(b"", last=False)
+                yield from self._blobs(b"", last=False)
 
-    def add_report(self, report: bytes) -> None:
-        """Add a report for the driver."""
-        self.reports.append(report)
+    def add_update(self, update: WatermarkUpdate) -> None:
+        """Send a watermark update of an operator to all key groups."""
+        self.updates.append(update)
 
     def _pre_aggregate(self, batch: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([batch])
@@ -155,7 +108,7 @@ class ShuffleWriter:
             table = table.filter(live)
         if not table.num_rows:
             return
-        part = self._grouped(table) if self.spec.grouped else self._partials(table)
+        part = self._groups(table) if self.spec.pre_aggregated else self._partials(table)
         if self.spec.hashed is not None:
             part = tuple(_hashed(piece, self.spec.hashed) for piece in part)
         self._keep(part)
@@ -163,12 +116,12 @@ class ShuffleWriter:
     def _partials(self, table: pa.Table) -> Tables:
         return self.spec.operator.pre_aggregate(self.spec.port, self._rows(table))
 
-    def _grouped(self, table: pa.Table) -> Tables:
-        """Groups that Spark has made, with their panes."""
+    def _groups(self, table: pa.Table) -> Tables:
+        """Return the groups that Spark has pre-aggregated, with their panes."""
         operator = self.spec.operator
         assert isinstance(operator, GroupByOperator), "only a GROUP BY has partials"
-        self.grouped += table.num_rows
-        self.groups_of += pc.sum(table.column(ROWS)).as_py()
+        self.groups += table.num_rows
+        self.rows_in_groups += pc.sum(table.column(ROWS)).as_py()
         columns = {name: table.column(name) for name in table.column_names}
         columns.setdefault(PANE, _zeros(table.num_rows))
         columns[HASH] = _zeros(table.num_rows)
@@ -202,79 +155,89 @@ class ShuffleWriter:
 
     def _track_event_times(self, table: pa.Table) -> None:
         """Update the largest event time of each origin, and count malformed records."""
-        marks = table.column(EVENT_TIME)
-        least, most = pc.min_max(marks).as_py().values()
+        times = table.column(EVENT_TIME)
+        least, most = pc.min_max(times).as_py().values()
         if least == MALFORMED_EVENT_TIME:
-            self.bad += self._count(table, pc.equal(marks, MALFORMED_EVENT_TIME))
+            self.malformed += self._count(table, pc.equal(times, MALFORMED_EVENT_TIME))
         if not self.delays:
             return
         if ORIGIN not in table.column_names:
             (origin,) = self.delays
-            self._mark(origin, 0, most)
+            self._advance(origin, 0, most)
             return
         seen = table.select([ORIGIN, EVENT_TIME]).group_by(ORIGIN, use_threads=False)
         for row in seen.aggregate([(EVENT_TIME, "max")]).to_pylist():
             if row[ORIGIN] is not None:
-                self._mark(*decode_origin(row[ORIGIN]), row[f"{EVENT_TIME}_max"])
+                self._advance(*decode_origin(row[ORIGIN]), row[f"{EVENT_TIME}_max"])
 
-    def _count(self, table: pa.Table, chosen: pa.ChunkedArray) -> int:
-        """Return the number of selected rows, counting the rows in groups."""
-        if not self.spec.grouped:
-            return int(pc.sum(chosen).as_py())
-        return int(pc.sum(pc.if_else(chosen, table.column(ROWS), 0)).as_py())
+    def _count(self, table: pa.Table, mask: pa.ChunkedArray) -> int:
+        """Return the number of rows where a mask is true, counting the rows in groups."""
+        if not self.spec.pre_aggregated:
+            return int(pc.sum(mask).as_py())
+        return int(pc.sum(pc.if_else(mask, table.column(ROWS), 0)).as_py())
 
-    def _mark(self, origin: int, partition: int, seen_us: int | None) -> None:
-        if seen_us is None or seen_us == MALFORMED_EVENT_TIME:
+    def _advance(self, origin: int, partition: int, time_us: int | None) -> None:
+        """Raise the watermark of a partition to an event time minus the delay."""
+        if time_us is None or time_us == MALFORMED_EVENT_TIME:
             return
-        mark = seen_us if seen_us == END_OF_INPUT_US else seen_us - self.delays.get(origin, 0)
-        key = (origin, partition)
-        self.marks[key] = max(mark, self.marks.get(key, mark))
+        delay_us = 0 if time_us == END_OF_INPUT_US else self.delays.get(origin, 0)
+        key, watermark_us = (origin, partition), time_us - delay_us
+        self.watermarks_us[key] = max(watermark_us, self.watermarks_us.get(key, watermark_us))
 
     def finish(self) -> Batches:
         """Flush the rows, with the watermark updates for all key groups."""
         if self.epoch_spec.ends:
-            self.marks |= {(origin, 0): END_OF_INPUT_US for origin in self.spec.sources}
-        if self.bad:
-            self.reports.append(report_bytes({"streams": self.spec.streams, "malformed": self.bad}))
-        if self.grouped:
-            pre_aggregated = {
-                "pre_aggregated": self.spec.key,
-                "rows": self.groups_of,
-                "groups": self.grouped,
-            }
-            self.reports.append(report_bytes(pre_aggregated))
+            self.watermarks_us |= {(origin, 0): END_OF_INPUT_US for origin in self.spec.sources}
         updates = [
-            WatermarkUpdate(*partition, mark) for partition, mark in sorted(self.marks.items())
+            WatermarkUpdate(*partition, watermark_us)
+            for partition, watermark_us in sorted(self.watermarks_us.items())
         ]
         sent = [
             replace(update, origin=position)
             for update in (*updates, *self.updates, *self.control.updates)
             for position in self.spec.positions[update.origin]
         ]
-        last = self._blobs(encode_updates(sent), last=True)
-        if last.num_rows:
-            yield last
+        reports = self.control.reports
+        yield from self._blobs(encode_updates(sent), last=True)
+        yield from report_rows(self.task, [*reports, *map(encode_report, self._reports())])
 
-    def _blobs(self, updates: bytes, last: bool) -> pa.RecordBatch:
-        """Build a row for each key group: its partial aggregates and the watermark updates."""
+    def _reports(self) -> Iterator[TaskReport]:
+        streams = self.spec.streams
+        if self.malformed:
+            yield {"streams": streams, "malformed": self.malformed}
+        if self.failed:
+            yield {"streams": streams, "failed": self.failed}
+        if self.groups:
+            yield {
+                "pre_aggregated": self.spec.pre_aggregated,
+                "rows": self.rows_in_groups,
+                "groups": self.groups,
+            }
+
+    def _blobs(self, updates: bytes, last: bool) -> Batches:
+        """Yield a row for each key group: its partial aggregates and the watermark updates."""
         groups = self.spec.key_groups
         blobs: list[bytes | None] = [None] * groups
         if self.parts:
             blobs = split(self.spec.operator.combine(self.spec.port, self.parts), groups)
-        # Every key group runs in every epoch and gets the watermark updates.
-        to_all = updates or (last and self.task == 0)
+        # Every key group gets the watermark updates.
+        to_all = updates or (last and self.sends_to_all)
         numbers = [kg for kg in range(groups) if to_all or blobs[kg] is not None]
         rows = [(kg, self.spec.port, blobs[kg]) for kg in numbers]
-        rows += [(0, PASSING, item) for item in (*self.control.passing(), *self.reports)]
-        part = self.sent
+        part, letters = self.part, self.control.failed
+        reports = self.control.reports
         self.updates += self.control.updates
-        self.parts, self.control, self.reports = [], ControlMessages(), []
-        self.rows, self.bytes, self.sent = 0, 0, part + 1
-        return packed_rows(self.spec.operator_index, self.task, part, updates, rows)
+        self.parts, self.control = [], ControlMessages(reports=[] if last else reports)
+        self.rows, self.bytes, self.part = 0, 0, part + 1
+        if rows:
+            yield packed_rows(self.spec.target, self.task, part, updates, rows)
+        self.failed += len(letters)
+        if letters and self.spec.dead_letters is not None:
+            yield exposed_rows(self.spec.dead_letters, self.task, part, dead_letter_rows(letters))
 
 
 def packed_rows(
-    operator_index: int,
+    target: int,
     task: int,
     part: int,
     updates: bytes,
@@ -284,7 +247,7 @@ def packed_rows(
     count = len(rows)
     return pa.record_batch(
         {
-            "operator": pa.array([operator_index] * count, pa.int32()),
+            "target": pa.array([target] * count, pa.int32()),
             "key_group": pa.array([row[0] for row in rows], pa.int32()),
             "port": pa.array([row[1] for row in rows], pa.int32()),
             "task": pa.array([task] * count, pa.int32()),
@@ -295,11 +258,25 @@ def packed_rows(
     )
 
 
+def report_rows(task: int, reports: Sequence[bytes]) -> Batches:
+    """Yield rows of a shuffle that carry task reports to the driver."""
+    if reports:
+        yield packed_rows(REPORTS, task, 0, b"", [(task, 0, report) for report in reports])
+
+
+def exposed_rows(
+    target: int, task: int, part: int, table: pa.Table, updates: bytes = b""
+) -> pa.RecordBatch:
+    """Return a row of a shuffle that carries rows to a stage in Spark SQL."""
+    data = table_to_bytes(table) if table.num_rows else None
+    return packed_rows(target, task, part, updates, [(task, 0, data)])
+
+
 def split(tables: Tables, key_groups: int) -> list[bytes | None]:
     """Split tables by key group and serialize each piece."""
     ranges = []
     for table in tables:
-        owner = np.mod(table.column(HASH).to_numpy(), key_groups)
+        owner = _key_groups_of(table.column(HASH).to_numpy(), key_groups)
         order = np.argsort(owner, kind="stable")
         bounds = np.searchsorted(owner[order], np.arange(key_groups + 1))
         ranges.append((table.take(pa.array(order)).combine_chunks(), bounds))
@@ -309,6 +286,16 @@ def split(tables: Tables, key_groups: int) -> list[bytes | None]:
         some = any(piece.num_rows for piece in pieces)
         blobs.append(tables_to_bytes(pieces) if some else None)
     return blobs
+
+
+def _key_groups_of(hashes: np.ndarray[Any, Any], key_groups: int) -> np.ndarray[Any, Any]:
+    """Return the key group of each hash, in a type whose stable sort is a radix sort."""
+    if key_groups & (key_groups - 1) == 0:
+        numbers = np.bitwise_and(hashes, key_groups - 1)
+    else:
+        numbers = np.mod(hashes, key_groups)
+    small: np.ndarray[Any, Any] = numbers.astype(np.uint8 if key_groups <= 256 else np.uint16)
+    return small
 
 
 def decode_origin(number: int) -> tuple[int, int]:

@@ -1,127 +1,43 @@
-"""The task of an operator: unpack the rows of its key groups, step, write the new state.
-
-The task emits rows with hidden columns. Control messages contain the operator's watermark updates,
-messages that are passed on, late rows, and a report with the state handle of each key group.
-"""
+"""The step of an operator: unpack the rows of its key groups, step, write the new state."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, CONTROL, EVENT_TIME, NOW, ORIGIN, SELECTED
-from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
-from tidegate.operators.runner import KeyGroupResult, OperatorRunner
-from tidegate.operators.vectorized import VectorStage
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, CONTROL, NOW, SELECTED
+from tidegate.operators.runner import KeyGroupResult
 from tidegate.operators.watermark import decode_updates
-from tidegate.spark.tasks.protocol import (
-    EpochSpec,
-    EpochSpecStore,
-    keep_loaded_modules,
-    late_bytes,
-    report_bytes,
-    task_number,
-    watermark_bytes,
-)
-from tidegate.spark.tasks.shuffle import PASSING, Batches, ShuffleSpec, ShuffleWriter
-from tidegate.spark.tasks.sink_write import Staging, StagingSpec
-from tidegate.state.codec import table_to_bytes, tables_from_bytes
+from tidegate.physical.job_graph import Step
+from tidegate.spark.tasks.protocol import EpochSpec, TaskReport
+from tidegate.state.codec import tables_from_bytes
 from tidegate.state.state_file import StateFileBackend, StateFileBuilder, StateHandle
 from tidegate.storage import Store, open_store
 
-# A row of the shuffle without its key group: port, task, part, watermark updates, data.
-_ShuffledRow = tuple[int, int, int, bytes, bytes | None]
-
-
-class GivesRows(Protocol):
-    """A task behind a shuffle that returns the rows of an operator."""
-
-    @property
-    def output(self) -> pa.Schema:
-        """Its schema for the stage above."""
-
-    @property
-    def origin(self) -> int:
-        """Return the origin of the watermark updates among its rows."""
-
-    def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
-        """Return the function that processes the input of one task."""
-
-
-@dataclass(frozen=True)
-class StepSpec:
-    """An operator for its tasks; `key` is its name in manifests and epoch specs."""
-
-    stream: str
-    key: str
-    runner: OperatorRunner
-    state: str
-    names: tuple[str, ...]
-    with_arrival: bool
-    with_now: bool
-    # False if another operator with the same input passes on the control messages.
-    passes: bool = True
-    # The names of operators of other streams that share this one.
-    others: tuple[str, ...] = ()
-
-    def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
-        """Process the input of one task."""
-        return StepTask(self, epoch_spec).run(batches)
-
-    @cached_property
-    def output(self) -> pa.Schema:
-        """Its schema for the stage above."""
-        fields = zip(self.names, self.runner.operator.output, strict=True)
-        return pa.schema([*(pa.field(name, field.type) for name, field in fields), *self.hidden])
-
-    @property
-    def origin(self) -> int:
-        """Return the origin of the watermark updates among its rows."""
-        return self.runner.origin_id
-
-    @cached_property
-    def hidden(self) -> list[pa.Field]:
-        fields = [
-            pa.field(ORIGIN, pa.int32()),
-            pa.field(EVENT_TIME, pa.int64()),
-            pa.field(SELECTED, pa.bool_()),
-            pa.field(CONTROL, pa.binary()),
-        ]
-        if self.with_arrival:
-            fields += ARRIVAL_FIELDS
-        return [*fields, pa.field(NOW, pa.int64())] if self.with_now else fields
-
-
-def stepper(spec: GivesRows, epoch_specs: EpochSpecStore) -> Callable[[Batches], Batches]:
-    """Return the function for mapInArrow that runs an operator after a shuffle."""
-
-    def step(batches: Batches) -> Batches:
-        yield from spec.rows(epoch_specs.read(), batches)
-        keep_loaded_modules()
-
-    return step
+# A row of the shuffle without its target and key group: port, task, part, watermark updates, data.
+ShuffledRow = tuple[int, int, int, bytes, bytes | None]
 
 
 class StepTask:
     """One task of an operator: some key groups and one state file."""
 
-    def __init__(self, spec: StepSpec, epoch_spec: EpochSpec) -> None:
-        self.spec = spec
+    def __init__(self, step: Step, epoch_spec: EpochSpec) -> None:
+        self.step = step
         self.epoch_spec = epoch_spec
-        self.store: Store = open_store(spec.state)
+        self.store: Store = open_store(step.state)
         # Every attempt has a unique name.
         name = f"{epoch_spec.stamp}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.file = StateFileBuilder(name, self.store.writer)
-        self.state_handles = epoch_spec.state_handles.get(spec.key, {})
+        self.state_handles = epoch_spec.state_handles.get(step.keys[0], {})
 
-    def run(self, batches: Batches) -> Batches:
-        inputs, passing = _group_by_key_group(batches)
+    def run(
+        self, inputs: Mapping[int, list[ShuffledRow]]
+    ) -> tuple[list[tuple[int, KeyGroupResult]], list[TaskReport]]:
+        """Step all key groups; return their results and the reports with the new state."""
         results = []
         reports = []
         for key_group in sorted(inputs):
@@ -132,16 +48,12 @@ class StepTask:
         self.file.close()
         for report in reports:
             report["size"] = self.file.size
-        for key_group, result in results:
-            yield from self._rows(key_group, result)
-        control = [*(passing if self.spec.passes else ()), *map(report_bytes, reports)]
-        if control:
-            yield self._hidden_rows(control)
+        return results, reports
 
     def _key_group(
-        self, key_group: int, rows: list[_ShuffledRow]
-    ) -> tuple[KeyGroupResult, dict[str, Any]]:
-        operator = self.spec.runner.operator
+        self, key_group: int, rows: Sequence[ShuffledRow]
+    ) -> tuple[KeyGroupResult, TaskReport]:
+        operator = self.step.runner.operator
         inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.shuffle_schemas]
         updates = []
         for port, _, _, update, data in sorted(rows, key=lambda row: row[:3]):
@@ -149,16 +61,16 @@ class StepTask:
             if data is not None:
                 inputs[port].append(tuple(tables_from_bytes(data, operator.shuffle_schemas[port])))
         handle = self.state_handles.get(str(key_group))
-        what = f"the state of the stream {self.spec.stream}, operator {operator.name}"
+        description = f"the state of the stream {self.step.stream}, operator {operator.name}"
         backend = StateFileBackend(
-            StateHandle.from_json(handle) if handle else None, self._mapped, what
+            StateHandle.from_json(handle) if handle else None, self._map, description
         )
-        result = self.spec.runner.run_epoch(
+        result = self.step.runner.run_epoch(
             backend, inputs, updates, self.epoch_spec.now_us, key_group
         )
         saved = backend.save(self.file)
         report = {
-            "operators": [self.spec.key, *self.spec.others],
+            "operators": self.step.keys,
             "key_group": key_group,
             "handle": saved.to_json(),
             "files": backend.needed_files,
@@ -166,95 +78,35 @@ class StepTask:
         }
         return result, report
 
-    def _mapped(self, file: str) -> memoryview:
+    def _map(self, file: str) -> memoryview:
         return memoryview(self.store.map(file))
 
-    def _rows(self, key_group: int, result: KeyGroupResult) -> Iterator[pa.RecordBatch]:
-        for table in result.output.rows:
-            if table.num_rows:
-                yield from self._live_rows(table)
-        late = [late_bytes(table_to_bytes(t)) for t in result.output.late if t.num_rows]
-        if late:
-            yield self._hidden_rows(late)
-        # All key groups have the same watermark, so one of them reports it.
-        if key_group == 0 and result.update is not None:
-            yield self._hidden_rows([watermark_bytes(result.update)])
 
-    def _live_rows(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        count = table.num_rows
-        hidden = {SELECTED: pa.repeat(pa.scalar(True), count), **self._constants(count)}
-        arrays = [*table.columns, *(_column(hidden, f, count) for f in self.spec.hidden)]
-        yield from pa.table(arrays, schema=self.spec.output).to_batches()
-
-    def _hidden_rows(self, control: list[bytes]) -> pa.RecordBatch:
-        count = len(control)
-        columns: dict[str, Any] = {
-            SELECTED: pa.array([False] * count),
-            CONTROL: pa.array(control, pa.binary()),
-            **self._constants(count),
-        }
-        arrays = [_column(columns, field, count) for field in self.spec.output]
-        return pa.record_batch(arrays, schema=self.spec.output)
-
-    def _constants(self, count: int) -> dict[str, Any]:
-        """Return the hidden columns that are equal for all rows."""
-        return {
-            NOW: pa.repeat(pa.scalar(self.epoch_spec.now_us, pa.int64()), count),
-            ARRIVAL_FILE: pa.repeat(pa.scalar("", pa.string()), count),
-            ARRIVAL_ROW: pa.repeat(pa.scalar(0, pa.int64()), count),
-        }
+def operator_batches(
+    schema: pa.Schema, columns: int, table: pa.Table, now_us: int
+) -> list[pa.RecordBatch]:
+    """Return rows of an operator with the hidden columns of `schema`, which follow `columns`."""
+    count = table.num_rows
+    hidden = {
+        SELECTED: pa.repeat(pa.scalar(True), count),
+        NOW: pa.repeat(pa.scalar(now_us, pa.int64()), count),
+        ARRIVAL_FILE: pa.repeat(pa.scalar("", pa.string()), count),
+        ARRIVAL_ROW: pa.repeat(pa.scalar(0, pa.int64()), count),
+    }
+    arrays = [*table.columns, *(_column(hidden, f, count) for f in list(schema)[columns:])]
+    batches: list[pa.RecordBatch] = pa.table(arrays, schema=schema).to_batches()
+    return batches
 
 
-def _column(columns: dict[str, Any], field: pa.Field, count: int) -> Any:
+def control_batch(schema: pa.Schema, messages: Sequence[bytes]) -> pa.RecordBatch:
+    """Return control messages as rows that are not selected; all other columns are NULL."""
+    count = len(messages)
+    columns = {
+        SELECTED: pa.array([False] * count),
+        CONTROL: pa.array(messages, pa.binary()),
+    }
+    return pa.record_batch([_column(columns, f, count) for f in schema], schema=schema)
+
+
+def _column(columns: Mapping[str, Any], field: pa.Field, count: int) -> Any:
     return columns[field.name] if field.name in columns else pa.nulls(count, field.type)
-
-
-def _group_by_key_group(batches: Batches) -> tuple[dict[int, list[_ShuffledRow]], list[bytes]]:
-    """Group the input by key group; separate the messages that are passed on."""
-    inputs: dict[int, list[_ShuffledRow]] = {}
-    passing: list[bytes] = []
-    for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns]
-        for _, key_group, port, task, part, updates, data in zip(*columns, strict=True):
-            if port == PASSING:
-                passing.append(data)
-            else:
-                inputs.setdefault(key_group, []).append((port, task, part, updates, data))
-    return inputs, passing
-
-
-# ---- Fused tasks: if tasks can compute the stage between two steps, rows do not leave Python.
-#
-# Moving rows to Spark and back costs tens of milliseconds in every epoch, and a copy of all rows.
-
-
-def step_and_pack(
-    step: GivesRows, between: VectorStage, pack: ShuffleSpec, epoch_specs: EpochSpecStore
-) -> Callable[[Batches], Batches]:
-    """Return a function that runs an operator and packs its rows for the next one."""
-
-    def run(batches: Batches) -> Batches:
-        epoch_spec = epoch_specs.read()
-        shuffle_writer = ShuffleWriter(pack, task_number(), epoch_spec)
-        for batch in step.rows(epoch_spec, batches):
-            yield from shuffle_writer.add(between.apply(batch, (EVENT_TIME, SELECTED, CONTROL)))
-        yield from shuffle_writer.finish()
-        keep_loaded_modules()
-
-    return run
-
-
-def step_and_stage(
-    step: GivesRows, between: VectorStage, stage: StagingSpec, epoch_specs: EpochSpecStore
-) -> Callable[[Batches], Batches]:
-    """Return a function that runs the last operator of a stream and stages its rows."""
-
-    def run(batches: Batches) -> Batches:
-        epoch_spec = epoch_specs.read()
-        staging = Staging(stage, epoch_spec, task_number())
-        for batch in step.rows(epoch_spec, batches):
-            staging.add(pa.Table.from_batches([between.apply(batch, (SELECTED, CONTROL))]))
-        yield staging.reports()
-        keep_loaded_modules()
-
-    return run
