@@ -24,7 +24,8 @@ from typer.testing import CliRunner, Result
 import tidegate
 from tests.support.compiling import compile_text
 from tidegate.catalog.catalog import Catalog
-from tidegate.cli import errors, servers
+from tidegate.cli import errors
+from tidegate.cli import run as run_command
 from tidegate.cli.main import app
 from tidegate.cli.screen import PlainScreen
 from tidegate.errors import DataDirectoryError, RunError, ScriptError, SqlError
@@ -144,7 +145,7 @@ class TestServers:
     def test_rejects_console_that_is_not_installed(
         self, session: FakeSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(servers, "find_spec", lambda name: None)
+        monkeypatch.setattr(run_command, "find_spec", lambda name: None)
         result = run("demo.sql", "--console")
         assert (result.exit_code, session.calls) == (2, [])
         assert result.stderr.splitlines() == [

@@ -1,9 +1,9 @@
 """The command line: the `tidegate` command and its subcommands.
 
 Start reading at `main`, which declares the commands with their options. `scripts` reads, checks and
-explains SQL files without Spark. `run` and `shell` (`tidegate sql`) run them in a session.
-`directory` has the commands for data directories: `checkpoints`, `inspect`, `query` and `prune`.
-`servers` serves metrics and the console, and `init` writes files: new projects and the archive for
+explains SQL files without Spark. `run` and `shell` (`tidegate sql`) run them in a session; `run`
+also serves metrics and the console. `directory` has the commands for data directories:
+`checkpoints`, `inspect`, `query` and `prune`. `init` writes files: new projects and the archive for
 clusters.
 
 Output goes through a screen: `screen` has those for pipes and logs, `live` the one for terminals,

@@ -180,7 +180,7 @@ def run(
     The next run resumes from the last committed epoch.
     """
     from tidegate.cli import run as command
-    from tidegate.cli import scripts, servers
+    from tidegate.cli import scripts
 
     OPTIONS.json = log_format is LogFormat.JSON
     options = command.RunOptions(
@@ -189,8 +189,8 @@ def run(
         data=data,
         fresh=fresh,
         config={"on_change": on_change.value} if on_change is not None else {},
-        metrics=servers.parse_address("--metrics", metrics, "9464"),
-        console=servers.parse_console_address(console, listen),
+        metrics=command.parse_address("--metrics", metrics, "9464"),
+        console=command.parse_console_address(console, listen),
         log_format=log_format,
         master=master,
         spark_conf=scripts.parse_spark_conf(conf or []),
@@ -269,9 +269,9 @@ def inspect(
 @handle_errors
 def console(directory: Directory, listen: Listen = None, debug: Debug = False) -> int:
     """Show a data directory in the browser, even while another process uses it."""
-    from tidegate.cli import servers
+    from tidegate.cli import run as command
 
-    return servers.console(directory, servers.parse_address("--listen", listen, "127.0.0.1:8571"))
+    return command.console(directory, command.parse_address("--listen", listen, "127.0.0.1:8571"))
 
 
 @app.command()
