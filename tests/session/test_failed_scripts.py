@@ -31,7 +31,7 @@ def failing_insert(monkeypatch: pytest.MonkeyPatch) -> None:
 def saved_names(path: Path) -> list[str]:
     """Return what a new session of the shell declares."""
     with tidegate.open(path) as db:
-        for _, script in db.recall().scripts:
+        for _, script in db.load_declarations().scripts:
             db.execute(script)
         return db.catalog.names()
 
