@@ -5,22 +5,19 @@ Rows get random ids when they are computed: two sinks only agree if nothing is c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.real.postgres import Postgres
 from tests.support.compiling import compile_text
-from tests.support.pipelines import SCHEMA, Killed, PipelineHarness, PythonPipeline, expected
+from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, expected
 from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import (
     EpochSizer,
-    ScanRequest,
     SinkContext,
     SourceContext,
     StreamSchema,
@@ -29,8 +26,6 @@ from tidegate.connectors.postgres.source import PostgresSource
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import EpochStep
-from tidegate.runtime.planning import PipelineStream
-from tidegate.spark.tasks.protocol import EpochSpec
 
 ROWS = StreamSchema((("a", "BIGINT"), ("id", "STRING")))
 
@@ -137,28 +132,6 @@ def test_survives_a_server_crash_between_commit_and_publish(
     harness.check(1, 2)
 
 
-class PostgresSourcePipeline(PythonPipeline):
-    """Reads rows from a table instead of inserts."""
-
-    def _run_task(
-        self, stream: PipelineStream, epoch_spec: EpochSpec, task: int, split: Sequence[Any]
-    ) -> Iterator[dict[str, Any]]:
-        reader = self.sources["s"].create_reader(ScanRequest((("a", "BIGINT"),)))
-        assert reader is not None
-        writers = {
-            name: sink.writer_factory(SCHEMA).open(epoch_spec.stamp, task)
-            for name, (owner, _, sink) in self.sinks.items()
-            if owner.key == stream.key
-        }
-        for batch, count in (item for part in split for item in reader.read(part)):
-            yield {"streams": [stream.name], "rows": count, "out": count}
-            ids = pa.array([""] * count)
-            for writer in writers.values():
-                writer.add(pa.table([batch.column(0), ids], schema=SCHEMA))
-        for name, writer in writers.items():
-            yield {"sink": name, "committables": writer.finish()}
-
-
 class PostgresSourceHarness(PipelineHarness):
     """Two streams with memory sinks that read a table."""
 
@@ -181,7 +154,7 @@ class PostgresSourceHarness(PipelineHarness):
         def open_source(source: Source, offsets: str, sizer: EpochSizer) -> PostgresSource:
             return PostgresSource(SourceContext(source, "", offsets, settings, sizer))
 
-        return PostgresSourcePipeline(replace(context, open_source=open_source), "main")
+        return PythonPipeline(replace(context, open_source=open_source), "main")
 
 
 def test_streams_at_different_offsets_do_not_block_each_other(

@@ -19,9 +19,14 @@ from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceIdentity
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors.base import LookupConnector, LookupContext, SinkContext, SourceContext
+from tidegate.connectors.base import (
+    LookupConnector,
+    LookupContext,
+    ScanRequest,
+    SinkContext,
+    SourceContext,
+)
 from tidegate.connectors.memory import connector as memory
-from tidegate.connectors.memory.rows import InsertReader
 from tidegate.connectors.registry import LOOKUPS, SINKS
 from tidegate.physical.job_graph import JobGraph
 from tidegate.physical.planner import PhysicalPlan
@@ -130,14 +135,14 @@ class PythonExecutor:
     def _run_task(
         self, stream: PipelineStream, epoch_spec: EpochSpec, task: int, split: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
-        source = cast(memory.MemorySource, self.connectors.source("s"))
-        reader = InsertReader(source.inserts.store.uri, pa.schema([("a", pa.int64())]), False)
+        reader = self.connectors.source("s").create_reader(ScanRequest((("a", "BIGINT"),)))
+        assert reader is not None, "tasks read the source"
         sinks = {sink.name: self.connectors.sink(sink.name) for sink in stream.sinks}
         writers = {
             name: sink.writer_factory(SCHEMA).open(epoch_spec.stamp, task)
             for name, sink in sinks.items()
         }
-        for batch, count in (item for name in split for item in reader.read(name)):
+        for batch, count in (item for part in split for item in reader.read(part)):
             yield {"streams": [stream.name], "rows": count, "out": count}
             ids = [uuid.uuid4().hex for _ in range(count)]
             rows = pa.table([batch.column(0), pa.array(ids)], schema=SCHEMA)
