@@ -480,10 +480,12 @@ class _Builder:
         read = Read(leader, reader, vectors.required, vectors.time, vectors.max_future_us)
         return read, request, ScanColumns(scan.index, streams, vectors.columns, scan.partitioned)
 
-    def _read_programs(self) -> Iterator[TaskProgram]:
+    def _read_programs(self, level: int) -> Iterator[TaskProgram]:
         """Yield a program for each range, with one reader for all columns if there is one."""
         ranges: dict[InputKey, list[_RangeBranch]] = {}
         for item in self.reads:
+            if self._reading_level(item) != level:
+                continue
             ranges.setdefault(item.read.range_key, []).append(item)
         for key, items in ranges.items():
             source = self.inputs.sources[key[1]]
@@ -493,6 +495,14 @@ class _Builder:
                 continue
             read = replace(items[0].read, reader=reader)
             yield TaskProgram(read, tuple(item.branch for item in items))
+
+    def _reading_level(self, item: _RangeBranch) -> int:
+        """Return the level whose tasks read for a branch, or that it is read for directly."""
+        end = item.branch[-1]
+        if not (self.options.large and isinstance(end, ShuffleWrite)):
+            return 0
+        level = self.until[end.target]
+        return level if level > 1 else 0
 
     def _decoded_stages(self) -> Iterator[SqlStage]:
         """Yield a stage for each range that Spark decodes for vectorized branches."""
@@ -724,10 +734,11 @@ class _Builder:
         levels = []
         for number in range(depth + 1):
             programs = [self._step_program(node) for node in nodes if node.level == number]
+            reads = tuple(self._read_programs(number))
             if number == 0:
-                programs = list(self._read_programs())
+                programs, reads = list(reads), ()
             relayed = frozenset(t for t, until in self.until.items() if until > number)
-            levels.append(Level(tuple(programs), relayed))
+            levels.append(Level(tuple(programs), relayed, reads))
         options = self.options
         return JobGraph(
             tuple(stream.name for stream in self.streams),

@@ -250,6 +250,9 @@ class Level:
 
     programs: tuple[TaskProgram, ...]
     relayed: frozenset[int] = frozenset()
+    # Programs that read sources for this level, in large epochs: reading a range again costs less
+    # than relaying its rows.
+    reads: tuple[TaskProgram, ...] = ()
 
 
 # ---- Stages in Spark SQL

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.errors import RunError
-from tidegate.physical.job_graph import JobGraph
+from tidegate.physical.job_graph import JobGraph, Level
 from tidegate.physical.planner import LeafPlan, PhysicalPlan
 from tidegate.spark.errors import JobFailed
 from tidegate.spark.tasks.levels import LevelTask, reports_of
@@ -84,6 +84,8 @@ class LocalExecutor:
         level = LevelTask(first, epoch_spec, graph.tasks)
         rows = [batch for task in range(graph.tasks) for batch in level.read([task])]
         for other in others:
+            reading = LevelTask(Level(other.reads), epoch_spec, graph.tasks)
+            rows += [batch for task in range(graph.tasks) for batch in reading.read([task])]
             partitions = _shuffle(rows, graph.tasks)
             rows = [
                 batch

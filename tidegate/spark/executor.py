@@ -17,6 +17,7 @@ from tidegate.physical.job_graph import (
     DecodedRows,
     ExposedRows,
     JobGraph,
+    Level,
     ShuffleWrite,
     SqlSinks,
     SqlStage,
@@ -177,6 +178,8 @@ class _GraphFrames:
                 return [rows] if rows is not None else []
             parts = [rows] if rows is not None else []
             parts += [self._sql_rows(stage) for stage in self.graph.sql if stage.feeds == end + 1]
+            if self.graph.levels[end + 1].reads:
+                parts.append(self._read(Level(self.graph.levels[end + 1].reads)))
             start = end + 1
             self.shuffled[start] = self._shuffle(_union(parts), 1 + self.readers[start])
 
@@ -192,6 +195,7 @@ class _GraphFrames:
             and end < depth
             and not self.readers[end + 1]
             and not self.fed[end + 1]
+            and not self.graph.levels[end + 1].reads
         ):
             end += 1
         return end
@@ -211,6 +215,13 @@ class _GraphFrames:
         rows = self.spark.range(0, graph.tasks, 1, graph.tasks) if reads else self.shuffled[start]
         function = level_function(levels, graph.tasks, reads, is_last, self.epoch_specs)
         return map_in_arrow(rows, function, REPORTS_SCHEMA if is_last else SHUFFLE_SCHEMA)
+
+    def _read(self, level: Level) -> DataFrame:
+        """Return the rows that are read for a level."""
+        tasks = self.graph.tasks
+        numbers = self.spark.range(0, tasks, 1, tasks)
+        function = level_function((level,), tasks, True, False, self.epoch_specs)
+        return map_in_arrow(numbers, function, SHUFFLE_SCHEMA)
 
     def _sql_rows(self, stage: SqlStage) -> DataFrame:
         if isinstance(stage.end, DecodedRows):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -256,12 +256,9 @@ class LevelTask:
                 continue
             task = batch.column("key_group")[0].as_py() % self.tasks
             targets = batch.column("target").to_numpy()
-            is_relayed = np.isin(targets, relayed)
-            if is_relayed.any():
-                yield batch.filter(pa.array(is_relayed))
-            is_own = np.isin(targets, own)
-            if is_own.any():
-                _collect(batch.filter(pa.array(is_own)), inputs)
+            yield from _where(batch, np.isin(targets, relayed))
+            for rows in _where(batch, np.isin(targets, own)):
+                _collect(rows, inputs)
         for program in self.level.programs:
             assert isinstance(program.head, Step), "operators run behind a shuffle"
             yield from self._step(program, inputs.pop(program.head.id), task)
@@ -300,6 +297,14 @@ class LevelTask:
 
 def _batches(schema: pa.Schema, columns: int, table: pa.Table, now_us: int) -> list[pa.RecordBatch]:
     return operator_batches(schema, columns, table, now_us) if table.num_rows else []
+
+
+def _where(batch: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> Batches:
+    """Yield the rows where a mask is true, if there are any, without a copy if that is all."""
+    if mask.all():
+        yield batch
+    elif mask.any():
+        yield batch.filter(pa.array(mask))
 
 
 def _collect(batch: pa.RecordBatch, inputs: dict[int, dict[int, list[ShuffledRow]]]) -> None:
