@@ -49,6 +49,11 @@ QUERIES = {
         QUALIFY row_number() OVER (PARTITION BY window_start, window_end ORDER BY n DESC, page) <= 2""",
     "pairs": """SELECT c.id, o.id AS other, c.page FROM clicks AS c JOIN orders AS o
         ON c.id = o.click AND o.ts BETWEEN c.ts AND c.ts + INTERVAL '4' SECOND""",
+    # An operator of level 2 reads a source and an operator of level 1.
+    "shares": """SELECT c.id, w.n FROM clicks AS c JOIN (
+            SELECT page, window_time, count(*) AS n FROM clicks
+            GROUP BY page, TUMBLE(ts, INTERVAL '10' SECOND)) AS w
+        ON c.page = w.page AND c.ts BETWEEN w.window_time - INTERVAL '10' SECOND AND w.window_time""",
 }
 STREAMS_SQL = "".join(
     f"""CREATE STREAM {name} AS {query};
@@ -65,6 +70,8 @@ BATCH = {
     "top": f"""SELECT window_start, page, n FROM ({BATCH_COUNTS})
         QUALIFY row_number() OVER (PARTITION BY window_start ORDER BY n DESC, page) <= 2""",
     "pairs": QUERIES["pairs"],
+    "shares": f"""SELECT id, n FROM (SELECT id, page, {BUCKET} AS window_start FROM clicks)
+        JOIN ({BATCH_COUNTS}) USING (page, window_start)""",
 }
 CLICKS = pa.schema([("id", pa.int64()), ("page", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 ORDERS = pa.schema([("id", pa.int64()), ("click", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
@@ -198,14 +205,17 @@ def assert_equals_batch(pipelines: LocalPipelines, clicks: pa.Table, orders: pa.
         assert pipelines.written(name) == [expected, expected], name
 
 
-@pytest.fixture(params=[1, 3], ids=["one task", "three tasks"])
+@pytest.fixture(params=["one task", "three tasks", "large epochs"])
 def pipelines(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> LocalPipelines:
-    if request.param > 1:
+    if request.param != "one task":
         # No epoch is small enough for one task.
         monkeypatch.setattr("tidegate.runtime.epoch._SMALL_BYTES", -1)
-    return LocalPipelines(tmp_path, SOURCES_SQL + STREAMS_SQL, LocalExecutor(request.param))
+    if request.param == "large epochs":
+        monkeypatch.setattr("tidegate.runtime.epoch._LARGE_BYTES", -1)
+    executor = LocalExecutor(1 if request.param == "one task" else 3)
+    return LocalPipelines(tmp_path, SOURCES_SQL + STREAMS_SQL, executor)
 
 
 def test_streams_with_a_restart_equal_batch(pipelines: LocalPipelines) -> None:
@@ -222,7 +232,9 @@ def test_streams_with_a_restart_equal_batch(pipelines: LocalPipelines) -> None:
     pipeline = pipelines.run(until_end=True)
     assert_equals_batch(pipelines, clicks(0, 120), orders(0, 120))
     status = {item.name: (item.rows_in, item.late_rows) for item in pipeline.status()}
-    assert status == {"plain": (60, 0), "counts": (60, 0), "top": (60, 0), "pairs": (90, 0)}
+    # A stream that reads a source twice counts its rows twice.
+    twice = {"pairs": (90, 0), "shares": (120, 0)}
+    assert status == {"plain": (60, 0), "counts": (60, 0), "top": (60, 0)} | twice
 
 
 @pytest.mark.parametrize("step", list(EpochStep))
