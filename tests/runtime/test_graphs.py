@@ -11,6 +11,7 @@ import pytest
 from tidegate.catalog.objects import Source
 from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.connectors.base import InputRange, ScanRequest
+from tidegate.physical.graph_builder import EpochWork
 from tidegate.physical.job_graph import JobGraph, SqlScan, SqlStage
 from tidegate.runtime.epoch import EpochPlan, EpochReport
 from tidegate.runtime.graphs import EpochJob, GraphCache
@@ -32,7 +33,9 @@ class EmptyGraphs(GraphCache):
         super().__init__(cast(Any, None), "")
         self.built: list[JobGraph] = []
 
-    def build(self, streams: Sequence[PipelineStream], job: EpochJob) -> JobGraph:
+    def build(
+        self, streams: Sequence[PipelineStream], job: EpochJob, work: EpochWork | None = None
+    ) -> JobGraph:
         request = ScanRequest(())
         scans = {
             index: SqlScan(cast(Source, None), request, key, input_range)
@@ -133,3 +136,17 @@ def test_graphs_are_built_again_after_a_fall_back_to_spark(graphs: EmptyGraphs) 
     assert not graphs.vectorized
     assert graphs.graph((), PLAIN) is not graph
     assert not graphs.fall_back_to_spark(failed), "Spark evaluates everything already"
+
+
+def test_part_of_the_operators_gets_a_graph_once_it_has_occurred_often(graphs: EmptyGraphs) -> None:
+    def idle_job() -> EpochJob:
+        one = job(InputRange({}, [["part"]], 5))
+        groups = ((("t", "s"),), (("t", "idle"),))
+        return replace(one, epoch=replace(one.epoch, shared_inputs=groups))
+
+    built = [graphs.graph((), idle_job()) for _ in range(5)]
+    assert built[0] is built[1] and built[3] is built[4] and built[1] is not built[3]
+    assert len(graphs.built) == 2
+    # After a change of the streams, all operators run again.
+    graphs.invalidate()
+    assert graphs.graph((), idle_job()) is not built[4]

@@ -62,7 +62,9 @@ class PythonGraph:
         return epoch_spec.splits.get(f"{leader}/s", [])
 
 
-def build_python_graph(streams: Sequence[PipelineStream], job: EpochJob) -> PythonGraph:
+def build_python_graph(
+    streams: Sequence[PipelineStream], job: EpochJob, work: object = None
+) -> PythonGraph:
     groups = job.epoch.shared_inputs
     leaders = {stream: group[0][0] for group in groups for stream, _ in group}
     return PythonGraph(tuple(streams), job.tasks, leaders)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
@@ -42,8 +43,12 @@ _GraphKey = tuple[
     tuple[tuple[str, ...], ...],
     EpochWork | None,
 ]
-# At most this many graphs are kept: which sources have new rows varies from epoch to epoch.
+# Which sources have new rows varies from epoch to epoch. A graph of a part of the operators is
+# built only for a combination that occurs often, because building it takes longer than running all
+# of them; and at most this many graphs are kept.
+_MIN_OCCURRENCES = 3
 _MAX_GRAPHS = 16
+_MAX_COUNTED = 1_000
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,14 @@ class GraphCache:
     decoding: bool = True
     # The operators that can be one node of the graph, by their names in manifests.
     _shareable: set[str] | None = None
+    # How often the same part of the operators had work to do since the streams changed.
+    _occurrences: Counter[EpochWork] = field(default_factory=Counter)
 
     def invalidate(self) -> None:
         """Drop all graphs, because the streams changed."""
         self.graphs.clear()
         self._shareable = None
+        self._occurrences.clear()
 
     def graph(self, streams: Sequence[PipelineStream], job: EpochJob) -> JobGraph:
         """Return the graph of an epoch. It is cached unless it is valid for one epoch only."""
@@ -87,21 +95,33 @@ class GraphCache:
         if self._shareable is None:
             self._shareable = _shareable_operators(streams)
         states = tuple(_equal_states(job.manifest, self._shareable))
-        work = _work(job)
+        work = self._worthwhile(_work(job))
         key = (epoch.is_large, job.tasks, native, epoch.shared_inputs, states, work)
         graph = self.graphs.get(key)
         if graph is None:
-            graph = self.build(streams, job)
+            graph = self.build(streams, job, work)
             if not graph.is_single_use:
                 while len(self.graphs) >= _MAX_GRAPHS:
                     self.graphs.pop(next(iter(self.graphs)))
                 self.graphs[key] = graph
         return graph
 
-    def build(self, streams: Sequence[PipelineStream], job: EpochJob) -> JobGraph:
-        """Build the graph of these streams."""
+    def _worthwhile(self, work: EpochWork | None) -> EpochWork | None:
+        """Return None, for all operators, until the same work has occurred several times."""
+        if work is None:
+            return None
+        if len(self._occurrences) > _MAX_COUNTED:
+            self._occurrences.clear()
+        self._occurrences[work] += 1
+        return work if self._occurrences[work] >= _MIN_OCCURRENCES else None
+
+    def build(
+        self, streams: Sequence[PipelineStream], job: EpochJob, work: EpochWork | None = None
+    ) -> JobGraph:
+        """Build the graph of these streams, or of the part of it that has work to do."""
         inputs = [_stream_input(stream, streams, job.sinks) for stream in streams]
-        return build_graph(inputs, self._epoch_inputs(job), self._options(job))
+        epoch_inputs = replace(self._epoch_inputs(job), work=work)
+        return build_graph(inputs, epoch_inputs, self._options(job))
 
     def build_query(
         self,
@@ -153,7 +173,7 @@ class GraphCache:
             key: json.dumps(operator.state_handles, sort_keys=True)
             for key, operator in job.manifest.operators.items()
         }
-        return EpochInputs(job.sources, self._scan_request, leaders, states, by_spark, _work(job))
+        return EpochInputs(job.sources, self._scan_request, leaders, states, by_spark)
 
     def _scan_request(self, scan: ScanPlan) -> tuple[Source, ScanRequest]:
         source = self.source_of(scan)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -58,7 +59,8 @@ class SparkExecutor:
     epoch_specs: EpochSpecStore
     connectors: Connectors
     _tag: str = field(default_factory=lambda: f"tidegate-{uuid.uuid4().hex[:12]}")
-    _frames: dict[JobGraph, GraphFrame] = field(default_factory=dict)
+    # A frame lives as long as its graph.
+    _frames: WeakKeyDictionary[JobGraph, GraphFrame] = field(default_factory=WeakKeyDictionary)
 
     @property
     def tasks(self) -> int:
