@@ -93,3 +93,11 @@ def test_types_with_another_text_are_left_to_spark() -> None:
     for kind in (pa.float64(), pa.decimal128(20, 10), pa.list_(pa.int64()), pa.binary()):
         assert not is_encodable(kind)
         assert json_encoder(pa.schema([("a", kind)]), "line") is None
+
+
+def test_text_that_is_not_utf8_is_left_to_spark() -> None:
+    text = pa.array([b"ok", b"\xff"], pa.binary()).cast(pa.string(), safe=False)
+    encoder = json_encoder(pa.schema([("text", pa.string())]), "line")
+    assert encoder is not None
+    with pytest.raises(VectorFailed):
+        encoder.encode(pa.table({"text": text}))

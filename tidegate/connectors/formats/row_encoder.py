@@ -124,6 +124,8 @@ def _quoted(text: Any) -> Any:
 
 
 def _escaped(text: pa.Array) -> Any:
+    # Spark replaces bytes that are not UTF-8.
+    text.validate(full=True)
     if not pc.any(pc.match_substring_regex(text, _SPECIAL)).as_py():
         return text
     for character, escape in _ESCAPES:
